@@ -1,0 +1,1 @@
+"""Provisioning of a GB10 box: what the deploy file, the command line and the tests call."""
