@@ -1,0 +1,246 @@
+"""Small models of random weights that llama.cpp serves like any other, and the hub's repositories of them.
+
+To add one: a `ModelSpec` in `SPECS`. To add an architecture: an entry in `ARCHITECTURES`. Files are made once, in the cache; the bytes depend on the spec alone
+(seeded raw PCG64 output, not a distribution whose stream may change between numpy versions).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from tests.lab import paths, recipe
+from tests.lab.hub import HubFile, HubRepo
+
+Weights = npt.NDArray[np.float32]
+Layer = Iterator[tuple[str, tuple[int, ...]]]
+
+GATED_TOKEN = "hf_lab_stand_in"  # noqa: S105 - opens nothing but the lab's own hub
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|> {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|> {% endif %}"
+)
+_LETTERS = "▁" + "".join(chr(code) for code in range(33, 127))
+_STEPS_STD = 73.9  # standard deviation of a uniform int8
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Shape of a model. `heads_kv` may be one number or one for each layer; `shards` files of about equal size.
+
+    `dtype` is that of the matrices (F16 or Q8_0; one-dimensional tensors are F32). `more` is written as metadata
+    under the architecture's prefix, for what an architecture wants beyond the common hyperparameters.
+    """
+
+    name: str
+    embedding: int
+    layers: int
+    heads: int
+    heads_kv: int | tuple[int, ...]
+    feed_forward: int
+    architecture: str = "llama"
+    context: int = 4096
+    dtype: str = "F16"
+    shards: int = 1
+    gated: bool = False
+    seed: int = 1
+    more: dict[str, int | float | bool | list[int]] = field(default_factory=dict)
+
+    @property
+    def repo(self) -> str:
+        """Its repository on the stand-in hub."""
+        return f"standin/{self.name}-GGUF"
+
+    @property
+    def stem(self) -> str:
+        """File name without shard number and ending."""
+        return f"{self.name}-{self.dtype}"
+
+    @property
+    def head_size(self) -> int:
+        """Elements of one head's key and value."""
+        return self.embedding // self.heads
+
+    def kv_heads(self, layer: int) -> int:
+        """Key and value heads of a layer."""
+        return self.heads_kv if isinstance(self.heads_kv, int) else self.heads_kv[layer]
+
+
+SPECS = (
+    ModelSpec("tiny-a", embedding=64, layers=4, heads=4, heads_kv=4, feed_forward=192, seed=1),
+    ModelSpec("tiny-b", embedding=128, layers=6, heads=8, heads_kv=2, feed_forward=256, context=8192, seed=2),
+    # Large enough that tokens per second mean something on a CPU, small enough to be written in a second or two.
+    ModelSpec("small-c", 768, 12, 12, 4, 2048, context=32768, dtype="Q8_0", seed=3),
+    ModelSpec("shards-d", embedding=128, layers=6, heads=8, heads_kv=4, feed_forward=256, shards=3, seed=4),
+    ModelSpec("gated-e", embedding=64, layers=2, heads=4, heads_kv=4, feed_forward=192, gated=True, seed=5),
+)
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """One file of a model on the hub. `bytes` and `sha256` are those of the file."""
+
+    name: str
+    repo: str
+    revision: str
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How an architecture is written: its own hyperparameters, and the tensors of one layer.
+
+    `layer(spec, index)` gives (name without "blk.N." and ".weight", shape with the output dimension first).
+    """
+
+    hyperparameters: Callable[[ModelSpec, gguf.GGUFWriter], None]
+    layer: Callable[[ModelSpec, int], Layer]
+
+
+def _llama_hyperparameters(spec: ModelSpec, writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_dimension_count(spec.head_size)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+
+
+def _llama_layer(spec: ModelSpec, index: int) -> Layer:
+    width, kv = spec.embedding, spec.kv_heads(index) * spec.head_size
+    yield "attn_norm", (width,)
+    yield "attn_q", (width, width)
+    yield "attn_k", (kv, width)
+    yield "attn_v", (kv, width)
+    yield "attn_output", (width, width)
+    yield "ffn_norm", (width,)
+    yield "ffn_gate", (spec.feed_forward, width)
+    yield "ffn_up", (spec.feed_forward, width)
+    yield "ffn_down", (width, spec.feed_forward)
+
+
+ARCHITECTURES = {"llama": Architecture(_llama_hyperparameters, _llama_layer)}
+
+
+def ensure(spec: ModelSpec) -> tuple[Path, ...]:
+    """The model's files in the cache, made when absent."""
+    key = recipe.content_key(asdict(spec), Path(__file__), gguf.__name__)
+    folder = paths.cache() / "models" / f"{spec.name}-{key}"
+    if not folder.exists():
+        part = folder.with_name(folder.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        write(spec, part)
+        part.replace(folder)
+    return tuple(sorted(folder.iterdir()))
+
+
+def write(spec: ModelSpec, folder: Path) -> None:
+    """Write the model's GGUF files to an existing folder, which keeps nothing else."""
+    tensors = list(_tensors(spec))
+    split = -(-len(tensors) // spec.shards) if spec.shards > 1 else 0
+    writer = gguf.GGUFWriter(folder / f"{spec.stem}.gguf", spec.architecture, split_max_tensors=split)
+    _metadata(spec, writer)
+    ARCHITECTURES[spec.architecture].hyperparameters(spec, writer)
+    stream = np.random.PCG64(spec.seed)
+    for name, shape in tensors:
+        values = _values(stream, shape)
+        if len(shape) == 1:
+            writer.add_tensor(name, values)
+        elif spec.dtype == "F16":
+            writer.add_tensor(name, values.astype(np.float16))
+        else:
+            kind = gguf.GGMLQuantizationType[spec.dtype]
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _tensors(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
+    tokens = len(_vocabulary()[0])
+    yield "token_embd.weight", (tokens, spec.embedding)
+    for index in range(spec.layers):
+        for name, shape in ARCHITECTURES[spec.architecture].layer(spec, index):
+            yield f"blk.{index}.{name}.weight", shape
+    yield "output_norm.weight", (spec.embedding,)
+    yield "output.weight", (tokens, spec.embedding)
+
+
+def _values(stream: np.random.PCG64, shape: tuple[int, ...]) -> Weights:
+    """Ones for norms; for matrices uniform noise that keeps activations at about their size (1/sqrt(inputs))."""
+    if len(shape) == 1:
+        return np.ones(shape, np.float32)
+    count = int(np.prod(shape))
+    steps = stream.random_raw(-(-count // 8)).astype("<u8").view(np.int8)[:count]
+    return (steps.astype(np.float32) * np.float32(1 / (_STEPS_STD * shape[-1] ** 0.5))).reshape(shape)
+
+
+def _metadata(spec: ModelSpec, writer: gguf.GGUFWriter) -> None:
+    tokens, kinds = _vocabulary()
+    writer.add_name(spec.name)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if spec.dtype == "F16" else gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_context_length(spec.context)
+    writer.add_embedding_length(spec.embedding)
+    writer.add_block_count(spec.layers)
+    writer.add_feed_forward_length(spec.feed_forward)
+    writer.add_head_count(spec.heads)
+    writer.add_head_count_kv(spec.heads_kv if isinstance(spec.heads_kv, int) else list(spec.heads_kv))
+    for name, value in spec.more.items():
+        key = f"{spec.architecture}.{name}"
+        if isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        else:
+            writer.add_array(key, value)
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_token_types(kinds)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def _vocabulary() -> tuple[list[str], list[int]]:
+    """Tokens and their types: control tokens, a token for each byte (any text can be said), printable ASCII."""
+    kind = gguf.TokenType
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *_LETTERS]
+    kinds = [kind.UNKNOWN, kind.CONTROL, kind.CONTROL, *[kind.BYTE] * 256, *[kind.NORMAL] * len(_LETTERS)]
+    spare = -len(tokens) % 32  # rows of the quantized matrices are multiples of 32
+    tokens += [f"<unused{number}>" for number in range(spare)]
+    kinds += [kind.UNUSED] * spare
+    return tokens, [int(one) for one in kinds]
+
+
+def repos(specs: Sequence[ModelSpec] = SPECS) -> tuple[HubRepo, ...]:
+    """The hub's repositories, one for each model; the commit follows from the files' content."""
+    found = []
+    for spec in specs:
+        files = tuple(HubFile(path.name, path) for path in ensure(spec))
+        named = "".join(f"{file.name} {file.sha256}\n" for file in files)
+        commit = hashlib.sha1(named.encode(), usedforsecurity=False).hexdigest()
+        found.append(HubRepo(spec.repo, commit, files, GATED_TOKEN if spec.gated else None))
+    return tuple(found)
+
+
+def manifest(specs: Sequence[ModelSpec] = SPECS) -> list[ModelFile]:
+    """Every file of every model, made when absent."""
+    return [
+        ModelFile(spec.name, spec.repo, repo.commit, file.name, file.size, file.sha256)
+        for spec, repo in zip(specs, repos(specs), strict=True)
+        for file in repo.files
+    ]

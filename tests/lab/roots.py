@@ -1,0 +1,85 @@
+"""Debian roots from nothing: the host's, the two base images', and the accelerator built in the build image."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.lab import disk, llama, nspawn, paths, recipe
+from tests.lab.progress import run_logged
+
+
+def root(name: str) -> Path:
+    """Where the root of that name lies, made or not."""
+    return paths.disk() / "roots" / name
+
+
+def accelerator() -> Path:
+    """Where the built ggml-rpc-server lies, made or not."""
+    return paths.cache() / "built" / recipe.rpc_server()
+
+
+def ensure_debian() -> None:
+    """Make what is missing of the three Debian roots and the accelerator, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        host = pool.submit(_debian, recipe.host_root(), recipe.HOST_PACKAGES, 80)
+        rest = pool.submit(_images)
+        host.result()
+        rest.result()
+
+
+def _images() -> None:
+    _debian(recipe.devel_root(), recipe.DEVEL_PACKAGES, 60)
+    _build_accelerator()
+    _debian(recipe.runtime_root(), recipe.RUNTIME_PACKAGES, 30)
+
+
+def _debian(name: str, packages: tuple[str, ...], about: int) -> None:
+    final = root(name)
+    if final.exists():
+        return
+    part = final.with_name(final.name + ".part")
+    disk.delete(part)
+    disk.create(part)
+    # Without a mirror argument mmdebstrap takes its built-in default; APT uses this machine's own configuration.
+    include = f"--include={','.join(packages)}"
+    command = ["mmdebstrap", *recipe.MMDEBSTRAP, include, recipe.SUITE, str(part)]
+    run_logged(f"Debian root {name} (about {about} s)", command, paths.logs() / f"{name}.log", limit=900)
+    # The lab has no Debian mirror: what is installed is all there is, and apt-get update reads no source.
+    for listed in (part / "etc/apt").glob("sources.list*"):
+        shutil.rmtree(listed) if listed.is_dir() else listed.unlink()
+    (part / "etc/apt/sources.list.d").mkdir()
+    (part / "etc/resolv.conf").unlink(missing_ok=True)
+    (part / "etc/resolv.conf").write_text("")
+    disk.seal(part, final)
+
+
+def _build_accelerator() -> None:
+    final = accelerator()
+    if final.exists():
+        return
+    source, build = paths.cache() / "rpc.src", paths.cache() / "rpc.build"
+    for folder in (source, build):
+        shutil.rmtree(folder, ignore_errors=True)
+    llama.unpack_tree(source)
+    build.mkdir()
+    work = root("rpc.work")
+    disk.delete(work)
+    disk.snapshot(root(recipe.devel_root()), work)
+    flags = " ".join(f"'{flag}'" for flag in recipe.RPC_FLAGS)
+    script = (
+        f"cmake -G Ninja -S /src -B /build {flags} && "
+        "ninja -C /build -j2 ggml-rpc-server && strip /build/bin/ggml-rpc-server"
+    )
+    command = nspawn.run(work, script, binds=(f"{source}:/src", f"{build}:/build"))
+    try:
+        run_logged("build ggml-rpc-server", command, paths.logs() / f"{final.name}.log", limit=900)
+        built = build / "bin/ggml-rpc-server"
+        final.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(built, final.with_suffix(".part"))
+        final.with_suffix(".part").replace(final)
+    finally:
+        disk.delete(work)
+    shutil.rmtree(source)
+    shutil.rmtree(build)
