@@ -479,13 +479,9 @@ class Hub:
         url = f"{self.base}/{wanted.repo}/resolve/{revision}/{urllib.parse.quote(wanted.file)}"
         attested = False
         for _ in range(6):
-            if origin(url)[0] not in ("http", "https") or (origin(self.base)[0], origin(url)[0]) == (
-                "https",
-                "http",
-            ):
-                raise Failed(
-                    f"the hub redirects to {origin(url)[0]}://{origin(url)[1]}, which is not safe: refused"
-                )
+            scheme, host = origin(url)
+            if scheme != "https" and not scheme == origin(self.base)[0] == "http":
+                raise Failed(f"the hub redirects to {scheme}://{host}, which is less safe: refused")
             request = urllib.request.Request(url, headers={"User-Agent": "gb10-fetch"})  # noqa: S310
             if self.token and origin(url) == origin(self.base):
                 request.add_header("Authorization", f"Bearer {self.token}")
@@ -506,7 +502,7 @@ class Hub:
                     url = urllib.parse.urljoin(url, location)
                 continue
             except (OSError, http.client.HTTPException, ValueError) as error:
-                raise Cut(f"{origin(url)[1]}: {getattr(error, 'reason', error)}") from None
+                raise Cut(f"{host}: {getattr(error, 'reason', error)}") from None
             self._attest(wanted, response.headers)
             return response
         raise Failed("the hub redirects in a circle")
