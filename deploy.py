@@ -1,0 +1,19 @@
+"""The whole deploy: `pyinfra inventory.py deploy.py`, or with `--dry` to see what it would do.
+
+Bad data and a box that does not fit are refused before the first change.
+"""
+
+from pyinfra import host
+
+from gb10.inventory import desired
+from gb10.stages import image, lanes, models, preflight, router, toolkit, verify
+
+box = desired(host)
+
+preflight.check(box)  # the right box, with room, and nobody on our ports
+lanes.retire(box)  # the old vLLM lanes are out
+toolkit.install(box)  # NVIDIA container toolkit, pinned; Docker knows the GPU by CDI
+image.build(box)  # llama.cpp at one commit, for this GPU
+models.fetch(box)  # model files, checked
+router.serve(box)  # presets, API key, unit
+verify.answer(box)  # a deploy that ends green has answered

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Refuse to start the lane without its accelerator.
+
+Run by the lane's unit before the router (ExecStartPre). It starts a short container with the lane's own
+image, device and environment and reads which devices llama.cpp lists there: the one look that cannot
+be wrong, because it takes the same way as the server. After a boot the driver may come later than
+Docker, so it looks again until ``wait_seconds`` are over.
+
+Usage: gb10_gate.py LANE.json
+Exit status: 0 the accelerator is there; 1 it is not, with the reason on standard error; 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+LOOK_TIMEOUT_SECONDS = 60
+PAUSE_SECONDS = 2
+
+
+def listed_devices(output: str) -> list[str]:
+    """Names of the devices in the output of ``llama-server --list-devices``: ``['CUDA0']`` or ``[]``."""
+    names = []
+    _, _, listing = output.partition("Available devices:")
+    for line in listing.splitlines():
+        name, colon, _ = line.strip().partition(": ")
+        if colon and " " not in name:
+            names.append(name)
+    return names
+
+
+def look_command(lane: dict[str, Any]) -> list[str]:
+    """The ``docker run`` that lists the devices as the lane's own container would see them."""
+    command = ["docker", "run", "--rm", "--pull", "never", "--device", lane["cdi"]]
+    for name, value in lane["environment"].items():
+        command += ["--env", f"{name}={value}"]
+    return [*command, "--entrypoint", "llama-server", lane["image"], "--list-devices"]
+
+
+def reason_against(lane: dict[str, Any], status: int, output: str, errors: str) -> tuple[str, bool]:
+    """Why the lane must not start, or an empty text when it may; and whether waiting can help."""
+    device = lane["device"]
+    last_line = next((line for line in reversed(errors.splitlines()) if line.strip()), "no message")
+    if "No such image" in errors or "Unable to find image" in errors:
+        return f"image {lane['image']} is not on this host: run the deploy again", False
+    if "CDI" in errors and status == 125:
+        return (
+            f"Docker knows no CDI device {lane['cdi']}: look at /var/run/cdi and run "
+            "'systemctl start nvidia-cdi-refresh.service'",
+            True,
+        )
+    if status == 125:
+        return f"Docker could not start a container: {last_line}", True
+    devices = listed_devices(output)
+    if device in devices:
+        return "", False
+    if status != 0:
+        return f"no accelerator {device}: llama-server --list-devices ended with {status}: {last_line}", True
+    return f"no accelerator {device}: llama.cpp lists {', '.join(devices) or 'none'}", True
+
+
+def look(lane: dict[str, Any]) -> tuple[str, bool]:
+    """One look: see `reason_against`."""
+    try:
+        result = subprocess.run(
+            look_command(lane), capture_output=True, text=True, timeout=LOOK_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer from Docker or llama.cpp in {LOOK_TIMEOUT_SECONDS} s", True
+    return reason_against(lane, result.returncode, result.stdout, result.stderr)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    with open(arguments[0], encoding="utf-8") as file:
+        lane = json.load(file)
+    deadline = time.monotonic() + lane["wait_seconds"]
+    said = False
+    while True:
+        reason, waiting_helps = look(lane)
+        if not reason:
+            print(f"accelerator {lane['device']} is there", flush=True)
+            return 0
+        if not waiting_helps or time.monotonic() >= deadline:
+            break
+        if not said:
+            print(f"waiting up to {lane['wait_seconds']} s: {reason}", flush=True)
+            said = True
+        time.sleep(PAUSE_SECONDS)
+    print(f"REFUSING to start {lane['lane']}: {reason}. Nothing is served from the CPU.", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Talk to the lane's router on its own host, with its key, which never leaves the host.
+
+Usage:
+  gb10_router.py LANE.json verify        wait for the router, load the default model if none is loaded,
+                                         complete a short chat, say on which device the model runs
+  gb10_router.py LANE.json probe         the same with what is loaded already; loads and evicts nothing
+  gb10_router.py LANE.json reload        let the router read its preset file again
+  gb10_router.py LANE.json chat TEXT     one streamed answer (--model NAME before TEXT)
+
+verify and probe print one JSON object: {"state": "answered" | "idle" | "wrong" | "down", "reason": text,
+"model": name, "tokens_per_second": number, "device": name, "holder": text}.
+Exit status: 0 answered (probe: always), 1 not, 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+START_SECONDS = 180  # for the router to listen
+LOAD_SECONDS = 900  # for a 50 GB model from a slow disk
+PROBE_SECONDS = 60
+VERIFY_TOKENS = 32
+QUESTION = "Count from one to twenty in words."
+
+
+class RouterError(Exception):
+    """The router did not do what was asked; the text says why, in one line."""
+
+
+def request(lane: dict[str, Any], method: str, path: str, body: Any = None, timeout: float = 30) -> Any:
+    """One call to the router, its JSON answer. Raises `RouterError`, OSError where nothing listens."""
+    response = _send(lane, method, path, body, timeout)
+    content = response.read()
+    if response.status != 200:
+        raise RouterError(f"{method} {path.partition('?')[0]} answered {response.status}: {_message(content)}")
+    try:
+        return json.loads(content)
+    except ValueError:
+        raise RouterError(f"{method} {path} answered with something that is not JSON") from None
+
+
+def _send(
+    lane: dict[str, Any], method: str, path: str, body: Any, timeout: float
+) -> http.client.HTTPResponse:
+    with open(lane["key_file"], encoding="utf-8") as file:
+        key = file.read().strip()
+    connection = http.client.HTTPConnection(lane["host"], lane["port"], timeout=timeout)
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        return connection.getresponse()
+    except http.client.HTTPException as error:
+        # Docker's proxy accepts and closes while the server in the container is not listening yet.
+        raise ConnectionError(f"no HTTP answer ({type(error).__name__})") from None
+
+
+def _message(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return content[:200].decode(errors="replace").strip().replace("\n", " ")
+
+
+def model_states(answer: Any) -> dict[str, tuple[str, bool]]:
+    """Model name to (state, failed) from the answer of ``/models``. Raises `RouterError` on another shape."""
+    try:
+        return {
+            str(model["id"]): (str(model["status"]["value"]), bool(model["status"].get("failed", False)))
+            for model in answer["data"]
+        }
+    except (KeyError, TypeError, AttributeError):
+        raise RouterError("GET /models answered in a shape that is not llama.cpp's router's") from None
+
+
+def wait_for_router(lane: dict[str, Any], seconds: float) -> dict[str, tuple[str, bool]]:
+    """The models once the router answers. Raises `RouterError` after ``seconds``, or when its unit failed."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return model_states(request(lane, "GET", "/models"))
+        except OSError as error:
+            reason = str(error)
+        if unit_state(lane) == "failed":
+            raise RouterError(f"unit {lane['lane']}.service failed: {last_words(lane)}")
+        if time.monotonic() >= deadline:
+            raise RouterError(f"no answer on port {lane['port']} in {seconds:.0f} s: {reason}: {last_words(lane)}")
+        time.sleep(0.5)
+
+
+def unit_state(lane: dict[str, Any]) -> str:
+    command = ["systemctl", "is-active", f"{lane['lane']}.service"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def last_words(lane: dict[str, Any]) -> str:
+    """The refusal or the last error in the unit's journal, or its last line."""
+    command = ["journalctl", "--unit", f"{lane['lane']}.service", "--output", "cat", "--lines", "60", "--no-pager"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    telling = [line for line in lines if re.search(r"REFUSING|error|invalid|failed", line, re.IGNORECASE)]
+    return (telling or lines or ["its journal is empty"])[-1].strip()
+
+
+def complete(lane: dict[str, Any], model: str, timeout: float) -> float:
+    """One short chat completion: its tokens per second as the server measured them."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": VERIFY_TOKENS,
+        "temperature": 0,
+    }
+    answer = request(lane, "POST", "/v1/chat/completions", body, timeout)
+    try:
+        return float(answer["timings"]["predicted_per_second"])
+    except (KeyError, TypeError, ValueError):
+        raise RouterError("the chat completion has no timings: is this llama.cpp?") from None
+
+
+def child_process(lane: dict[str, Any], model: str) -> int:
+    """Process id, on the host, of the server that the router runs for ``model``."""
+    command = ["docker", "top", lane["lane"], "-eo", "pid,args"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in result.stdout.splitlines():
+        pid, _, arguments = line.strip().partition(" ")
+        if re.search(rf"--alias {re.escape(model)}(,|\s|$)", arguments) and pid.isdigit():
+            return int(pid)
+    raise RouterError(f"no process with --alias {model} in container {lane['lane']}")
+
+
+def accelerator_holder(pid: int, signal: dict[str, Any], proc: str = "/proc") -> str:
+    """How process ``pid`` holds the accelerator, in words; empty when it does not."""
+    if signal["kind"] == "file":
+        with open(f"{proc}/{pid}/maps", encoding="utf-8") as maps:
+            if any(line.rstrip().endswith(signal["path"]) for line in maps):
+                return f"process {pid} has {signal['path']} mapped"
+        if signal["path"] in _open_files(pid, proc):
+            return f"process {pid} has {signal['path']} open"
+        return ""
+    sockets = set(_open_files(pid, proc))
+    with open(f"{proc}/{pid}/net/tcp", encoding="ascii") as table:
+        for row in table.readlines()[1:]:
+            fields = row.split()
+            remote_port = int(fields[2].rpartition(":")[2], 16)
+            established = fields[3] == "01"
+            if established and remote_port == signal["port"] and f"socket:[{fields[9]}]" in sockets:
+                return f"process {pid} is connected to port {remote_port}"
+    return ""
+
+
+def _open_files(pid: int, proc: str) -> Iterator[str]:
+    folder = f"{proc}/{pid}/fd"
+    for name in os.listdir(folder):
+        try:
+            yield os.readlink(f"{folder}/{name}")
+        except OSError:
+            continue  # closed while we looked
+
+
+def examine(lane: dict[str, Any], model: str, timeout: float) -> dict[str, Any]:
+    """Chat with ``model`` and look where it runs. Raises `RouterError`."""
+    speed = complete(lane, model, timeout)
+    holder = accelerator_holder(child_process(lane, model), lane["signal"])
+    state, reason = "answered", ""
+    if not holder:
+        state, reason = "wrong", f"{model} answers, but its process does not hold {lane['device']}"
+    return {
+        "state": state,
+        "reason": reason,
+        "model": model,
+        "tokens_per_second": round(speed, 1),
+        "device": lane["device"] if holder else "CPU",
+        "holder": holder,
+    }
+
+
+def pick_loaded(lane: dict[str, Any], states: dict[str, tuple[str, bool]]) -> str:
+    """The default model if it is loaded, else any loaded one, else an empty text."""
+    loaded = [name for name, (state, _) in states.items() if state == "loaded"]
+    default = lane["default_model"]
+    return default if default in loaded else (loaded or [""])[0]
+
+
+def verify(lane: dict[str, Any]) -> dict[str, Any]:
+    """Wait, chat with a loaded model or else load the default one, look at the device."""
+    try:
+        states = wait_for_router(lane, START_SECONDS)
+        states = _settled(lane, states)
+        # With something loaded, the default model's load could evict it: any loaded model proves the lane.
+        return examine(lane, pick_loaded(lane, states) or lane["default_model"], LOAD_SECONDS)
+    except (RouterError, OSError) as error:
+        return {"state": "down", "reason": str(error)}
+
+
+def _settled(lane: dict[str, Any], states: dict[str, tuple[str, bool]]) -> dict[str, tuple[str, bool]]:
+    # Models that load at the start are on their way: another request beside them could evict one.
+    deadline = time.monotonic() + LOAD_SECONDS
+    while any(state == "loading" for state, _ in states.values()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+        states = model_states(request(lane, "GET", "/models"))
+    return states
+
+
+def probe(lane: dict[str, Any]) -> dict[str, Any]:
+    """Chat with a model that is loaded already. Never loads one: that could evict another."""
+    try:
+        states = model_states(request(lane, "GET", "/models"))
+        model = pick_loaded(lane, states)
+        if not model:
+            return {"state": "idle", "reason": "the router answers, no model is loaded"}
+        return examine(lane, model, PROBE_SECONDS)
+    except (RouterError, OSError) as error:
+        return {"state": "down", "reason": str(error)}
+
+
+def reload(lane: dict[str, Any]) -> None:
+    """Let the router read its preset file again, and record what it has read. Raises `RouterError`."""
+    wait_for_router(lane, START_SECONDS)
+    command = ["sha256sum"]
+    with open(lane["presets"], "rb") as file:
+        digest = subprocess.run(command, stdin=file, capture_output=True, check=True).stdout
+    request(lane, "GET", "/models?reload=1", timeout=120)
+    with open(f"/run/{lane['lane']}/presets.sha256", "wb") as file:
+        file.write(digest)
+
+
+def chat(lane: dict[str, Any], model: str, text: str) -> None:
+    """Print one streamed answer and its tokens per second. Raises `RouterError`."""
+    body = {"model": model, "stream": True, "max_tokens": 512, "messages": [{"role": "user", "content": text}]}
+    response = _send(lane, "POST", "/v1/chat/completions", body, LOAD_SECONDS)
+    if response.status != 200:
+        raise RouterError(f"answered {response.status}: {_message(response.read())}")
+    speed = None
+    for line in response:
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[len(b"data: ") :])
+        if "error" in event:
+            raise RouterError(str(event["error"].get("message", event["error"])))
+        for choice in event.get("choices", []):
+            print(choice.get("delta", {}).get("content") or "", end="", flush=True)
+        speed = event.get("timings", {}).get("predicted_per_second", speed)
+    print(f"\n[{model}: {speed:.1f} tok/s]" if speed else f"\n[{model}]")
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) < 2 or arguments[1] not in ("verify", "probe", "reload", "chat"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    with open(arguments[0], encoding="utf-8") as file:
+        lane = json.load(file)
+    action, rest = arguments[1], arguments[2:]
+    if action in ("verify", "probe"):
+        result = verify(lane) if action == "verify" else probe(lane)
+        print(json.dumps(result))
+        return 0 if result["state"] == "answered" or action == "probe" else 1
+    try:
+        if action == "reload":
+            reload(lane)
+        else:
+            model = lane["default_model"]
+            if rest[:1] == ["--model"]:
+                model, rest = rest[1], rest[2:]
+            chat(lane, model, " ".join(rest))
+    except (RouterError, OSError) as error:
+        print(f"{lane['lane']}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

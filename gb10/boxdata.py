@@ -1,0 +1,256 @@
+"""The data of one box (group_data and inventory), typed and checked.
+
+`read_box_data` is the only way in: it finds every fault of the data at once and says for each in
+which file and line the key stands. What is derived from the data is in `gb10.desired`.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from gb10.faults import BadInput, Fault
+
+
+def _single_line(value: str) -> str:
+    if value != value.strip() or any(character in value for character in "\n\r\0"):
+        raise ValueError("must be one line without spaces at its ends")
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or ".." in value.split("/") or re.search(r"[\s%\"'\\$`]", value):
+        raise ValueError("must be an absolute path without spaces, quotes, %, $ or ..")
+    return value.rstrip("/") or "/"
+
+
+def _not_too_high(value: str) -> str:
+    # A path this short would hand the whole disk, or the system, to an operation that sets an owner.
+    if len(Path(value).parts) < 3:
+        raise ValueError("must lie at least two folders below /")
+    return value
+
+
+def _fetchable(value: str) -> str:
+    if not re.fullmatch(r"(https?|git|ssh|file)://[^\s\"'`$\\]*[^\s\"'`\\]", value.replace("$(ARCH)", "ARCH")):
+        raise ValueError("must be a URL (https://, http://, git://, ssh:// or file://)")
+    return value
+
+
+def _address(value: str) -> str:
+    import ipaddress
+
+    ipaddress.IPv4Address(value)
+    return value
+
+
+Line = Annotated[str, AfterValidator(_single_line)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]+$")]
+ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]*(/[a-z0-9][a-z0-9_.-]*)*$")]
+ImageReference = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9_./:-]*(@sha256:[0-9a-f]{64})?$")]
+AbsolutePath = Annotated[str, AfterValidator(_absolute), AfterValidator(_not_too_high)]
+Url = Annotated[str, AfterValidator(_single_line), AfterValidator(_fetchable)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
+Flag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Address = Annotated[str, AfterValidator(_address)]
+Hex40 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class OldLane(_Frozen):
+    """A serving unit of an earlier time, to be taken out: its unit, container and TCP port."""
+
+    unit: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.@-]+\.service$")]
+    container: Name
+    port: Port
+
+
+class FileSignal(_Frozen):
+    """A model is on the accelerator when its process has ``path`` mapped or open."""
+
+    kind: Literal["file"]
+    path: Annotated[str, AfterValidator(_absolute)]
+
+
+class PeerSignal(_Frozen):
+    """A model is on the accelerator when its process has a TCP connection to ``port``."""
+
+    kind: Literal["peer"]
+    port: Port
+
+
+class BoxData(_Frozen):
+    """All data of one box. The comments in group_data/all.py say what each key is for."""
+
+    state_dir: AbsolutePath
+    program_dir: AbsolutePath
+
+    lanes_out: tuple[OldLane, ...]
+
+    toolkit_version: Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9.+~:-]*$")]
+    toolkit_packages: tuple[Package, ...]
+    toolkit_apt_url: Url
+    toolkit_key_url: Url
+    toolkit_key_fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{40}$")]
+    docker_daemon: dict[str, Any]
+
+    image_name: ImageName
+    llama_repository: Url
+    llama_ref: Line
+    llama_commit: Hex40
+    image_build_base: ImageReference
+    image_runtime_base: ImageReference
+    image_build_packages: tuple[Package, ...]
+    image_runtime_packages: tuple[Package, ...]
+    image_cmake_targets: Annotated[tuple[Name, ...], Field(min_length=1)]
+    image_cmake_flags: dict[Flag, Line]
+    image_accelerator_flags: dict[Flag, Line]
+    image_build_prepare: tuple[Line, ...]
+    image_runtime_prepare: tuple[Line, ...]
+    image_build_jobs: Annotated[int, Field(ge=0, le=512)]
+
+    catalogue: Line
+    models_lock: Line
+    models_dir: AbsolutePath
+    models_hub: Url
+    models_token_file: str
+    models_parallel: Annotated[int, Field(ge=1, le=16)]
+    models_reserve_gib: Annotated[int, Field(ge=0)]
+    models_search: tuple[AbsolutePath, ...]
+
+    lane_name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]+$")]
+    lane_config_dir: AbsolutePath
+    lane_address: Address
+    lane_port: Port
+    lane_user_id: Annotated[int, Field(ge=1, le=60000)]
+    lane_models_max: Annotated[int, Field(ge=0, le=64)]
+    lane_pids_limit: Annotated[int, Field(ge=64)]
+    lane_stop_seconds: Annotated[int, Field(ge=1, le=600)]
+    lane_environment: dict[EnvironmentName, Line]
+
+    accelerator_device: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]*$")]
+    accelerator_cdi: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+=[A-Za-z0-9:._-]+$")]
+    accelerator_signal: Annotated[FileSignal | PeerSignal, Field(discriminator="kind")]
+    accelerator_wait_seconds: Annotated[int, Field(ge=0, le=600)]
+
+    minimum_python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
+    minimum_free_gib: Annotated[int, Field(ge=0)]
+    expect_architecture: Line
+    expect_os: tuple[Line, ...]
+    expect_compute_capability: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> BoxData:
+        old = {lane.port: lane.unit for lane in self.lanes_out}
+        if self.lane_port in old:
+            raise ValueError(f"lane_port: {self.lane_port} is also the port of {old[self.lane_port]} in lanes_out")
+        if f"{self.lane_name}.service" in old.values():
+            raise ValueError(f"lane_name: {self.lane_name}.service is listed in lanes_out: it cannot be both")
+        return self
+
+
+def assignments(paths: Iterable[Path], top: Path) -> dict[str, str]:
+    """Where each top-level name is set: name to ``file:line``; a later file wins.
+
+    Paths are shown relative to ``top`` where they lie below it. A file that cannot be read or parsed
+    is passed over: whoever loads it says so better.
+    """
+    places: dict[str, str] = {}
+    for path in paths:
+        try:
+            tree = ast.parse(path.read_text())
+        except (OSError, SyntaxError):
+            continue
+        shown = path.relative_to(top) if path.is_relative_to(top) else path
+        for node in tree.body:
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = node.targets
+            elif isinstance(node, ast.AnnAssign):
+                targets = [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    places[target.id] = f"{shown}:{node.lineno}"
+    return places
+
+
+def _is_connection_key(key: str, connection_keys: frozenset[str]) -> bool:
+    # pyinfra's own: connector data (ssh_user, ...) and global arguments (_sudo, ...).
+    return key.startswith("_") or key in connection_keys
+
+
+def _lists_as_tuples(value: object) -> object:
+    # Data files are written with lists; the checked data is frozen.
+    if isinstance(value, list):
+        return tuple(_lists_as_tuples(item) for item in value)
+    return value
+
+
+
+
+def read_box_data(
+    data: Mapping[str, object],
+    *,
+    host: str,
+    places: Mapping[str, str],
+    connection_keys: frozenset[str] = frozenset(),
+) -> BoxData:
+    """Check the merged data of ``host`` and return it typed.
+
+    ``places`` says where a key is set (see `assignments`), ``connection_keys`` are those that belong
+    to pyinfra. Raises `BadInput` with every fault found.
+    """
+    own = {key: value for key, value in data.items() if not _is_connection_key(key, connection_keys)}
+    try:
+        return BoxData.model_validate({key: _lists_as_tuples(value) for key, value in own.items()})
+    except ValidationError as error:
+        faults = [_fault(detail, host, places) for detail in error.errors(include_url=False)]
+        raise BadInput(faults) from None
+
+
+def _fault(detail: Any, host: str, places: Mapping[str, str]) -> Fault:
+    location = [str(part) for part in detail["loc"] if part not in ("file", "peer")]
+    kind = detail["type"]
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if not location:  # a rule over several keys names the key itself
+        key, _, message = message.partition(": ")
+        return Fault(f"{places.get(key, host)} {key}", message, "change one of the two")
+    key, path = location[0], ".".join(location)
+    where = f"{places.get(key, f'data of host {host}')} {path}"
+    if kind == "missing":
+        if len(location) > 1:
+            return Fault(where, "is missing", f"add {location[-1]!r}")
+        return Fault(where, "is missing", f"set {key} in group_data or for the host in the inventory")
+    if kind == "extra_forbidden":
+        known = list(BoxData.model_fields) if len(location) == 1 else _nested_keys(key)
+        near = difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "remove it, or see group_data/all.py for the keys"
+        return Fault(where, "is not a known key", hint)
+    shown = "" if isinstance(detail["input"], dict) else f", not {detail['input']!r}"
+    if kind == "string_pattern_mismatch":
+        return Fault(where, f"{detail['input']!r} is not allowed", f"must match {detail['ctx']['pattern']}")
+    return Fault(where, f"{message[:1].lower()}{message[1:]}{shown}", "correct the value")
+
+
+def _nested_keys(key: str) -> list[str]:
+    nested = {"lanes_out": OldLane, "accelerator_signal": FileSignal}.get(key)
+    return list(nested.model_fields) if nested else []

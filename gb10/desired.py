@@ -1,0 +1,323 @@
+"""What should be on a box: one frozen tree, computed once from data, catalogue and lock.
+
+Stages, `gb10 render` and everything that compares a box with its description read this tree; none
+computes a value a second time. Nothing here touches a host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from gb10.boxdata import BoxData
+from gb10.catalogue import Catalogue
+from gb10.fetch_manifest import fetch_manifest
+from gb10.lock import Lock
+from gb10.presets import render_presets
+
+TOP = Path(__file__).resolve().parent.parent
+KEYRING = "/usr/share/keyrings/gb10-nvidia-container-toolkit.gpg"
+# What runs on the box, copied as it is.
+PROGRAMS = ("gb10_gate.py", "gb10_router.py", "gb10_fetch.py")
+# Nothing in these options leaves a process more rights than it needs to serve.
+HARDENING = (
+    "--read-only",
+    "--tmpfs /tmp:rw,nosuid,nodev,size=1g",
+    "--cap-drop ALL",
+    "--security-opt no-new-privileges",
+)
+
+
+@dataclass(frozen=True)
+class PlacedFile:
+    """A file as it should be on the box. ``mode`` is octal text, ``owner`` is ``uid:gid`` in numbers."""
+
+    path: str
+    content: str
+    mode: str = "0644"
+    owner: str = "0:0"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TOP / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  (unit files and Dockerfiles are not HTML)
+    )
+    environment.filters["quote"] = shlex.quote
+    return environment
+
+
+_TEMPLATES = _environment()
+
+
+def _render(template: str, **values: object) -> str:
+    return _TEMPLATES.get_template(template).render(**values)
+
+
+@dataclass(frozen=True)
+class Desired:
+    """The whole description of one box. Texts are complete file contents, paths are paths on the box."""
+
+    data: BoxData
+    catalogue: Catalogue
+    lock: Lock
+
+    # -- toolkit --------------------------------------------------------------------------------
+
+    @cached_property
+    def toolkit_files(self) -> tuple[PlacedFile, ...]:
+        """The apt source and the version pin of the container toolkit."""
+        return (
+            PlacedFile(
+                "/etc/apt/sources.list.d/gb10-nvidia-container-toolkit.sources",
+                _render(
+                    "nvidia-container-toolkit.sources.j2",
+                    # deb822 sources know no $(ARCH): a flat repository is named by its whole path.
+                    apt_url=self.data.toolkit_apt_url.replace("$(ARCH)", self.debian_architecture),
+                    keyring=KEYRING,
+                ),
+            ),
+            PlacedFile(
+                "/etc/apt/preferences.d/gb10-nvidia-container-toolkit",
+                _render(
+                    "nvidia-container-toolkit.pref.j2",
+                    packages=self.data.toolkit_packages,
+                    version=self.data.toolkit_version,
+                ),
+            ),
+        )
+
+    @property
+    def debian_architecture(self) -> str:
+        """Debian's name of the box's architecture: ``arm64`` for ``aarch64``."""
+        names = {"aarch64": "arm64", "x86_64": "amd64"}
+        return names.get(self.data.expect_architecture, self.data.expect_architecture)
+
+    # -- image ----------------------------------------------------------------------------------
+
+    @cached_property
+    def dockerfile(self) -> str:
+        """The Dockerfile: everything that goes into the image is named in it."""
+        data = self.data
+        flags = data.image_cmake_flags | data.image_accelerator_flags
+        return _render(
+            "Dockerfile.j2",
+            build_base=data.image_build_base,
+            runtime_base=data.image_runtime_base,
+            build_packages=data.image_build_packages,
+            runtime_packages=data.image_runtime_packages,
+            build_prepare=data.image_build_prepare,
+            runtime_prepare=data.image_runtime_prepare,
+            repository=data.llama_repository,
+            commit=data.llama_commit,
+            ref=data.llama_ref,
+            cmake_flags=dict(sorted(flags.items())),
+            uses_cuda=flags.get("GGML_CUDA", "OFF").upper() in ("ON", "1", "TRUE", "YES"),
+            targets=data.image_cmake_targets,
+            jobs=data.image_build_jobs,
+            image_name=data.image_name,
+            user_id=data.lane_user_id,
+        )
+
+    @cached_property
+    def image(self) -> str:
+        """Name and tag of the image; the tag ends in the hash of the Dockerfile."""
+        digest = hashlib.sha256(self.dockerfile.encode()).hexdigest()
+        return f"{self.data.image_name}:{_tag_part(self.data.llama_ref)}-{digest[:12]}"
+
+    @property
+    def image_folder(self) -> str:
+        """The build's folder on the box: its Dockerfile and its log."""
+        return f"{self.data.state_dir}/image/{self.image.rpartition(':')[2]}"
+
+    # -- models -----------------------------------------------------------------------------------
+
+    @cached_property
+    def fetch_manifest(self) -> Mapping[str, Any]:
+        """What the downloader on the box is given."""
+        data = self.data
+        return fetch_manifest(
+            self.catalogue,
+            self.lock,
+            models_dir=data.models_dir,
+            hub=data.models_hub,
+            token_file=data.models_token_file or None,
+            parallel=data.models_parallel,
+            reserve_bytes=data.models_reserve_gib * 1024**3,
+            search=list(data.models_search),
+        )
+
+    @property
+    def fetch_manifest_file(self) -> PlacedFile:
+        return PlacedFile(f"{self.data.state_dir}/models.json", _json(self.fetch_manifest))
+
+    # -- lane ---------------------------------------------------------------------------------------
+
+    @property
+    def unit(self) -> str:
+        return f"{self.data.lane_name}.service"
+
+    @property
+    def key_path(self) -> str:
+        """The API key, made on the box; its content is never read from here."""
+        return f"{self.data.lane_config_dir}/api-key"
+
+    @property
+    def presets_path(self) -> str:
+        return f"{self.data.lane_config_dir}/models.ini"
+
+    @property
+    def lane_path(self) -> str:
+        return f"{self.data.lane_config_dir}/lane.json"
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """Environment of the container, and so of every model's process."""
+        return {
+            # Closes both doors: without the device the router does not start and no model loads.
+            "LLAMA_ARG_DEVICE": self.data.accelerator_device,
+            # Nothing of the container is a model cache.
+            "LLAMA_CACHE": "/nonexistent",
+            **self.data.lane_environment,
+        }
+
+    @property
+    def default_model(self) -> str:
+        """The model that `verify` loads when none is loaded: the first that loads on startup, or the first."""
+        return next(iter((*self.catalogue.on_startup, *self.catalogue.enabled))).name
+
+    @cached_property
+    def presets_file(self) -> PlacedFile:
+        text = render_presets(
+            self.catalogue,
+            device=self.data.accelerator_device,
+            models_dir=PurePosixPath(self.data.models_dir),
+        )
+        return PlacedFile(self.presets_path, text)
+
+    @cached_property
+    def lane_file(self) -> PlacedFile:
+        """What the on-box programs know of the lane."""
+        data = self.data
+        content = {
+            "lane": data.lane_name,
+            "host": "127.0.0.1" if data.lane_address == "0.0.0.0" else data.lane_address,  # noqa: S104
+            "port": data.lane_port,
+            "image": self.image,
+            "cdi": data.accelerator_cdi,
+            "device": data.accelerator_device,
+            "signal": data.accelerator_signal.model_dump(),
+            "wait_seconds": data.accelerator_wait_seconds,
+            "environment": self.environment,
+            "default_model": self.default_model,
+            "key_file": self.key_path,
+            "presets": self.presets_path,
+        }
+        return PlacedFile(self.lane_path, _json(content))
+
+    @cached_property
+    def lane_hash(self) -> str:
+        """Hash of all that a running container cannot change: it is the container's label."""
+        parts = [self.image, *self._fixed_docker_options, *self.router_arguments]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    @property
+    def docker_options(self) -> tuple[str, ...]:
+        """Options of the lane's ``docker run``, one line of the unit each."""
+        return (*self._fixed_docker_options, f"--label gb10.lane={self.lane_hash}")
+
+    @cached_property
+    def _fixed_docker_options(self) -> tuple[str, ...]:
+        data = self.data
+        environment = (f"--env {shlex.quote(f'{name}={value}')}" for name, value in self.environment.items())
+        return (
+            f"--name {data.lane_name}",
+            "--pull never",
+            f"--device {data.accelerator_cdi}",
+            f"--publish {data.lane_address}:{data.lane_port}:{data.lane_port}",
+            f"--user {data.lane_user_id}:{data.lane_user_id}",
+            *HARDENING,
+            f"--pids-limit {data.lane_pids_limit}",
+            f"--volume {data.models_dir}:{data.models_dir}:ro",
+            f"--volume {data.lane_config_dir}:{data.lane_config_dir}:ro",
+            *environment,
+        )
+
+    @cached_property
+    def router_arguments(self) -> tuple[str, ...]:
+        """Arguments of llama-server in router mode, one line of the unit each."""
+        data = self.data
+        return (
+            "--host 0.0.0.0",  # inside the container; --publish says who reaches it
+            f"--port {data.lane_port}",
+            f"--models-preset {self.presets_path}",
+            f"--models-max {data.lane_models_max}",
+            f"--api-key-file {self.key_path}",
+            "--offline",
+            "--metrics",
+            "--no-ui",
+        )
+
+    @cached_property
+    def unit_file(self) -> PlacedFile:
+        data = self.data
+        text = _render(
+            "lane.service.j2",
+            lane=data.lane_name,
+            address=data.lane_address,
+            port=data.lane_port,
+            accelerator_wait=data.accelerator_wait_seconds,
+            stop_seconds=data.lane_stop_seconds,
+            program_dir=data.program_dir,
+            config_dir=data.lane_config_dir,
+            lane_file=self.lane_path,
+            docker_options=[*(_unit_escape(option) for option in self.docker_options)],
+            image=self.image,
+            router_arguments=[_unit_escape(argument) for argument in self.router_arguments],
+        )
+        return PlacedFile(f"/etc/systemd/system/{self.unit}", text)
+
+    # -- everything ---------------------------------------------------------------------------------
+
+    @cached_property
+    def program_files(self) -> tuple[PlacedFile, ...]:
+        """The on-box programs."""
+        return tuple(
+            PlacedFile(f"{self.data.program_dir}/{name}", (TOP / "files" / name).read_text(), mode="0755")
+            for name in PROGRAMS
+        )
+
+    def files(self) -> Iterable[PlacedFile]:
+        """Every file that the deploy puts on the box, in the order of the stages."""
+        yield from self.program_files
+        yield from self.toolkit_files
+        yield PlacedFile(f"{self.image_folder}/Dockerfile", self.dockerfile)
+        yield self.fetch_manifest_file
+        yield self.presets_file
+        yield self.lane_file
+        yield self.unit_file
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def _tag_part(text: str) -> str:
+    return "".join(character if character.isalnum() or character in "._" else "-" for character in text)
+
+
+def _unit_escape(text: str) -> str:
+    # systemd reads % as a specifier and $ as a variable in ExecStart.
+    return text.replace("%", "%%").replace("$", "$$")

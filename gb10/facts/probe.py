@@ -1,0 +1,97 @@
+"""Facts that a small Python program on the host finds out: wide, one round trip each.
+
+A probe is one file of ``gb10/facts/probes/``: standard library only, read-only, it gets its question as
+JSON in its first argument and prints its answer as JSON. It is sent with the command, so it works on a
+host that has nothing of ours yet.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.exceptions import FactProcessError
+from pyinfra.api.facts import FactBase
+
+PROBES = Path(__file__).parent / "probes"
+
+
+def probe_command(program: str, question: object) -> StringCommand:
+    """The shell command that runs ``program`` of the probes folder with ``question``."""
+    source = (PROBES / program).read_text()
+    return StringCommand("python3", "-c", QuoteString(source), QuoteString(json.dumps(question, sort_keys=True)))
+
+
+def probe_answer(output: list[str]) -> Any:
+    """The JSON object of a probe's last line. Raises pyinfra's ``FactProcessError``."""
+    try:
+        return json.loads(output[-1])
+    except (ValueError, IndexError):
+        raise FactProcessError(f"the probe answered with something else than JSON: {output[-1:]}") from None
+
+
+class ProbeFact(FactBase[dict[str, Any]]):
+    """Base of the facts below: ``program`` is the probe's file name."""
+
+    program = ""
+
+    @staticmethod
+    def default() -> dict[str, Any]:
+        return {}
+
+    def command(self, question: object) -> StringCommand:
+        return probe_command(self.program, question)
+
+    def process(self, output: list[str]) -> dict[str, Any]:
+        answer: dict[str, Any] = probe_answer(output)
+        return answer
+
+
+class BoxReport(ProbeFact):
+    """What preflight must know and only root can see.
+
+    Question: ``{"ports": [10103], "disk": "/var/lib/docker"}``. Answer: ``free_bytes``, ``docker`` (server
+    version or null), ``buildx`` (bool), ``docker_root`` and ``holders``: port (as text) to
+    ``{"unit", "container", "process", "pid"}`` for each port of the question that somebody listens on.
+    """
+
+    program = "box_report.py"
+
+
+class OldLanes(ProbeFact):
+    """What is left of old serving lanes.
+
+    Question: ``{"lanes": [{"unit", "container", "port"}]}``. Answer: unit name to ``{"loaded", "active",
+    "enabled", "files", "container"}``; ``files`` are unit files and drop-ins that an administrator or a
+    tool put there, ``container`` is its state or an empty text.
+    """
+
+    program = "old_lanes.py"
+
+
+class ToolkitState(ProbeFact):
+    """The container toolkit, its apt source and Docker's knowledge of CDI devices.
+
+    Question: ``{"packages": [...], "repository": text in an apt source's URI, "source": our own file,
+    "keyring": path, "cdi": "nvidia.com/gpu=all"}``. Answer: ``installed`` (package to version), ``rivals``
+    (other apt sources of the same repository: path to complete content), ``fingerprints`` of the keyring,
+    ``daemon`` (text of daemon.json or null), ``docker_stale`` (daemon.json is newer than dockerd),
+    ``docker_cdi`` (bool), ``cdi_spec`` (the spec file that names the device, or an empty text),
+    ``stale_spec`` (a copy under /etc/cdi beside the generated one).
+    """
+
+    program = "toolkit_state.py"
+
+
+class LaneState(ProbeFact):
+    """The lane's unit, container and key, and what its router has read.
+
+    Question: ``{"unit", "lane", "presets", "key"}``. Answer: ``active``, ``enabled``, ``loaded``,
+    ``needs_reload`` (bool), ``container_hash`` (label of the running container or an empty text),
+    ``presets_read`` and ``presets_file`` (sha256 or empty), ``key`` (``{"mode", "owner", "size"}`` or
+    null), ``key_newer`` (bool: the key is newer than the running service).
+    """
+
+    program = "lane_state.py"

@@ -1,0 +1,50 @@
+"""What is left of old serving lanes: see OldLanes in gb10/facts/probe.py for question and answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+# Files of packages are never touched: masking them is the administrator's choice.
+OURS_TO_REMOVE = ("/etc/systemd/", "/run/systemd/", "/usr/local/lib/systemd/")
+
+
+def run(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+def properties(text: str) -> dict[str, str]:
+    """``Key=value`` lines as a mapping."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def unit_files(shown: dict[str, str], unit: str) -> list[str]:
+    """Unit file and drop-ins that may be removed, also those that systemd has not read yet."""
+    found = [shown.get("FragmentPath", ""), *shown.get("DropInPaths", "").split()]
+    found += [f"/etc/systemd/system/{unit}"]
+    return sorted({path for path in found if path.startswith(OURS_TO_REMOVE) and os.path.lexists(path)})
+
+
+def lane_state(unit: str, container: str) -> dict[str, object]:
+    wanted = "--property=LoadState,ActiveState,UnitFileState,FragmentPath,DropInPaths"
+    shown = properties(run("systemctl", "show", unit, wanted))
+    return {
+        "loaded": shown.get("LoadState", "not-found"),
+        "active": shown.get("ActiveState", "inactive"),
+        "enabled": shown.get("UnitFileState", ""),
+        "files": unit_files(shown, unit),
+        "container": run("docker", "container", "inspect", "--format", "{{.State.Status}}", container),
+    }
+
+
+def main(question: dict[str, list[dict[str, str]]]) -> dict[str, object]:
+    return {lane["unit"]: lane_state(lane["unit"], lane["container"]) for lane in question["lanes"]}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

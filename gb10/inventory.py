@@ -1,0 +1,58 @@
+"""Inventory and group data, read as pyinfra reads them, with or without a host that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyinfra.api.host import Host
+from pyinfra.api.inventory import Inventory
+from pyinfra.connectors.ssh import connector_data_meta
+from pyinfra_cli.inventory import make_inventory
+
+from gb10.boxdata import BoxData, assignments, read_box_data
+from gb10.catalogue import load_catalogue
+from gb10.desired import TOP, Desired
+from gb10.faults import BadInput, Fault
+from gb10.lock import load_lock
+from gb10.preset_options import load_preset_options
+
+CONNECTION_KEYS = frozenset(connector_data_meta)
+
+
+def load_inventory(path: Path) -> Inventory:
+    """The inventory file ``path`` with all group data. Raises `BadInput` when there is no such file."""
+    if not path.is_file():
+        raise BadInput([Fault(str(path), "no such inventory file", "name one with --inventory FILE")])
+    return make_inventory(str(path), cwd=str(TOP))
+
+
+def _data_files(groups: list[str]) -> list[Path]:
+    # The order in which pyinfra lets a later group win: `all` first.
+    ordered = ["all", *(group for group in groups if group != "all")]
+    return [TOP / "group_data" / f"{group}.py" for group in ordered]
+
+
+def box_data(host: Host) -> BoxData:
+    """The checked data of ``host``. Raises `BadInput`."""
+    places = assignments(_data_files(list(host.groups)), TOP)
+    data: Mapping[str, object] = host.data.dict()
+    return read_box_data(data, host=host.name, places=places, connection_keys=CONNECTION_KEYS)
+
+
+def desired(host: Host) -> Desired:
+    """What should be on ``host``. Raises `BadInput` with every fault of data, catalogue and lock."""
+    data = box_data(host)
+    faults: list[Fault] = []
+    catalogue = lock = None
+    try:
+        catalogue = load_catalogue(TOP / data.catalogue, load_preset_options())
+    except BadInput as error:
+        faults += error.faults
+    try:
+        lock = load_lock(TOP / data.models_lock)
+    except BadInput as error:
+        faults += error.faults
+    if catalogue is None or lock is None:
+        raise BadInput(faults)
+    return Desired(data, catalogue, lock)

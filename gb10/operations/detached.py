@@ -1,0 +1,180 @@
+"""Long work on the host that does not hang on our connection.
+
+A job runs in a transient systemd unit and writes its output and exit status into its folder. Whoever
+deploys follows the output. A dropped connection does not end the job; a second run joins the one that
+is under way. A job that a power cut ended has no exit status and no unit: the next run starts it again.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import gevent
+from paramiko import SSHException
+from pyinfra import logger
+from pyinfra.api.command import FunctionCommand, QuoteString, StringCommand
+from pyinfra.api.exceptions import ConnectError, PyinfraError
+from pyinfra.api.host import Host
+from pyinfra.api.state import State
+
+POLL_SECONDS = 1.0
+# A router that restarts, a laptop that changes networks.
+RECONNECT_SECONDS = 300
+QUIET_SECONDS = 5.0
+CHUNK_BYTES = 65536
+TAIL_LINES = 25
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work: ``unit`` names it on the host, ``folder`` keeps ``job.log`` and ``job.status``."""
+
+    title: str
+    unit: str
+    folder: str
+    command: tuple[str, ...]
+
+    @property
+    def log(self) -> str:
+        return f"{self.folder}/job.log"
+
+    @property
+    def status(self) -> str:
+        return f"{self.folder}/job.status"
+
+
+# Turns lines of output into lines for people; empty for what they need not see.
+Describe = Callable[[list[str]], str]
+
+
+def start_command(job: Job) -> StringCommand:
+    """Start the job unless it runs already. systemd itself settles a race: a unit's name is free or not."""
+    work = " ".join(shlex.quote(part) for part in job.command)
+    wrapped = f"{work} > {job.log} 2>&1 < /dev/null; echo $? > {job.status}.new; mv {job.status}.new {job.status}"
+    systemd_run = shlex.join(
+        ["systemd-run", "--quiet", "--collect", f"--unit={job.unit}", "--property=TimeoutStopSec=10",
+         f"--description=gb10: {job.title}", "sh", "-c", wrapped]
+    )  # fmt: skip
+    return StringCommand(
+        "sh",
+        "-c",
+        QuoteString(
+            f"systemctl is-active --quiet {job.unit} && {{ echo joined; exit 0; }}; "
+            f"mkdir -p {job.folder} && rm -f {job.status} && : > {job.log} && "
+            f"{{ {systemd_run} || systemctl is-active --quiet {job.unit}; }} && echo started"
+        ),
+    )
+
+
+def look_command(job: Job, offset: int) -> StringCommand:
+    """Exit status (or nothing), unit state and the output after ``offset`` bytes."""
+    script = (
+        # The unit's state first: a status that is there afterwards is then final.
+        f"systemctl is-active {job.unit}; cat {job.status} 2>/dev/null || echo none; "
+        f"tail -c +{offset + 1} {job.log} 2>/dev/null | head -c {CHUNK_BYTES} | base64 -w0"
+    )
+    return StringCommand("sh", "-c", QuoteString(script))
+
+
+def commands(job: Job, describe: Describe) -> Iterator[FunctionCommand]:
+    """The command of an operation that runs ``job`` and follows it to its end."""
+    yield FunctionCommand(follow, (job, describe), {})
+
+
+def follow(state: State, host: Host, job: Job, describe: Describe) -> bool:
+    """Start or join ``job`` and show its progress until it ends; True when it ended well."""
+    try:
+        return _follow(host, job, describe)
+    except PyinfraError as error:
+        host.log_styled(str(error), fg="red", log_func=logger.error)
+        return False
+
+
+def _follow(host: Host, job: Job, describe: Describe) -> bool:
+    started = time.monotonic()
+    word = _patiently(host, job, start_command(job))[-1]
+    host.log(f"{job.title}: {'under way already, joining it' if word == 'joined' else 'started'} ({job.unit})")
+    offset, rest, spoke = 0, b"", time.monotonic()
+    while True:
+        active, status, output = _look(host, job, offset)
+        offset += len(output)
+        lines, rest = _whole_lines(rest + output)
+        said = describe(lines)
+        if said or time.monotonic() - spoke >= QUIET_SECONDS:
+            host.log(f"{job.title}: {said or 'still running'} ({_clock(time.monotonic() - started)})")
+            spoke = time.monotonic()
+        ended = active not in ("active", "activating", "deactivating", "reloading")
+        if ended and len(output) < CHUNK_BYTES:
+            return _report_end(host, job, status, time.monotonic() - started)
+        if len(output) < CHUNK_BYTES:
+            gevent.sleep(POLL_SECONDS)
+
+
+def _look(host: Host, job: Job, offset: int) -> tuple[str, str, bytes]:
+    lines = _patiently(host, job, look_command(job, offset))
+    return lines[0], lines[1], base64.b64decode("".join(lines[2:]))
+
+
+def _whole_lines(output: bytes) -> tuple[list[str], bytes]:
+    whole, newline, rest = output.rpartition(b"\n")
+    return (whole + newline).decode(errors="replace").splitlines(), rest
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _report_end(host: Host, job: Job, status: str, seconds: float) -> bool:
+    if status == "0":
+        host.log(f"{job.title}: done in {_clock(seconds)}")
+        return True
+    what = "was ended from outside" if status == "none" else f"failed with exit status {status}"
+    host.log_styled(f"{job.title} {what}; its last output ({job.log}):", fg="red", log_func=logger.error)
+    tail = StringCommand("tail", "-n", str(TAIL_LINES), QuoteString(job.log))
+    for line in _patiently(host, job, tail):
+        host.log(f"  {line}", log_func=logger.error)
+    return False
+
+
+def _patiently(host: Host, job: Job, command: StringCommand) -> list[str]:
+    """Standard output lines of ``command``, over a new connection if the old one is gone."""
+    deadline = time.monotonic() + RECONNECT_SECONDS
+    while True:
+        try:
+            ok, output = host.run_shell_command(command, _sudo=True, _timeout=60)
+            if ok:
+                return list(output.stdout_lines)
+            if not _is_connected(host):
+                raise ConnectionError("the connection ended")
+            raise PyinfraError(f"{job.title}: {output.stderr or 'the host refused the command'}")
+        except (SSHException, OSError, EOFError, TimeoutError, ConnectError, gevent.Timeout) as error:
+            if time.monotonic() >= deadline:
+                raise PyinfraError(
+                    f"{job.title}: no connection for {RECONNECT_SECONDS} s ({error}). It goes on in unit "
+                    f"{job.unit} on the host: run the deploy again to join it"
+                ) from None
+            host.log(f"{job.title}: connection lost ({error}), it goes on there; connecting again", logger.warning)
+            gevent.sleep(3)
+            _reconnect(host)
+
+
+def _is_connected(host: Host) -> bool:
+    client = getattr(host.connector, "client", None)
+    transport = client.get_transport() if client else None
+    # Connectors without a transport (a local one) have no connection to lose.
+    return client is None or bool(transport and transport.is_active())
+
+
+def _reconnect(host: Host) -> None:
+    client = getattr(host.connector, "client", None)
+    if client is not None:
+        client.close()
+    try:
+        host.disconnect()
+        host.connect(show_errors=False, raise_exceptions=True)
+    except (ConnectError, SSHException, OSError, EOFError):
+        return  # the caller tries again until its time is over

@@ -1,0 +1,91 @@
+"""Files and folders put in place so that a power cut leaves the old one or the new one, never half.
+
+pyinfra's own ``files.put`` copies over the target; here the content goes to a temporary name in the
+target's folder, gets its owner and mode there, is synced, and then takes the name in one step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from io import BytesIO
+from uuid import uuid4
+
+from pyinfra import host
+from pyinfra.api import FileUploadCommand, operation
+from pyinfra.api.command import PyinfraCommand, QuoteString, StringCommand
+
+from gb10.desired import PlacedFile
+from gb10.facts.files import PathReport
+
+# $1 upload, $2 target, $3 owner, $4 mode
+_INTO_PLACE = (
+    'set -e; new="$2.gb10-new"; mkdir -p "$(dirname "$2")"; cp "$1" "$new"; rm -f "$1"; '
+    'chown "$3" "$new"; chmod "$4" "$new"; sync "$new"; mv -T "$new" "$2"; sync "$(dirname "$2")"'
+)
+
+
+def file_commands(placed: PlacedFile) -> Iterator[PyinfraCommand]:
+    """The commands that make ``placed`` so, none when it is. For use inside an operation."""
+    state = host.get_fact(PathReport, path=placed.path)
+    content = placed.content.encode()
+    if state is None or state.sha256 != hashlib.sha256(content).hexdigest():
+        # A name of its own: two runs at once must not write into each other's upload.
+        upload = f"/tmp/gb10-upload-{uuid4().hex}"  # noqa: S108
+        # Uploaded as the login user, whatever becomes of it later is root's.
+        yield FileUploadCommand(BytesIO(content), upload, _sudo=False)
+        yield StringCommand(
+            "sh",
+            "-c",
+            QuoteString(_INTO_PLACE),
+            "-",
+            *(QuoteString(part) for part in (upload, placed.path, placed.owner, placed.mode)),
+        )
+        return
+    if state.owner != placed.owner:
+        yield StringCommand("chown", placed.owner, QuoteString(placed.path))
+    if state.mode != placed.mode:
+        yield StringCommand("chmod", placed.mode, QuoteString(placed.path))
+
+
+@operation()
+def file(placed: PlacedFile) -> Iterator[PyinfraCommand]:
+    """``placed`` has this content, owner and mode."""
+    yield from file_commands(placed)
+
+
+@operation()
+def folder(path: str, mode: str = "0755", owner: str = "0:0") -> Iterator[PyinfraCommand]:
+    """The folder exists with this owner (``uid:gid``) and mode; what is in it is left alone."""
+    state = host.get_fact(PathReport, path=path)
+    if state is None:
+        yield StringCommand("mkdir", "-p", QuoteString(path))
+        state_owner, state_mode = "", ""
+    else:
+        state_owner, state_mode = state.owner, state.mode
+    if state_owner != owner:
+        yield StringCommand("chown", owner, QuoteString(path))
+    if state_mode != mode:
+        yield StringCommand("chmod", mode, QuoteString(path))
+
+
+@operation()
+def secret(path: str, owner: str) -> Iterator[PyinfraCommand]:
+    """A random secret, made on the host and never seen here: 0600, 256 bits as text.
+
+    One that is there is kept; an empty file is what a full disk leaves behind, and is made anew.
+    """
+    state = host.get_fact(PathReport, path=path)
+    empty = hashlib.sha256(b"").hexdigest()
+    if state is None or state.sha256 == empty:
+        script = (
+            'set -e; umask 077; mkdir -p "$(dirname "$1")"; '
+            "python3 -c 'import secrets; print(secrets.token_urlsafe(32))' > \"$1.gb10-new\"; "
+            'chown "$2" "$1.gb10-new"; chmod 0600 "$1.gb10-new"; sync "$1.gb10-new"; mv -T "$1.gb10-new" "$1"'
+        )
+        yield StringCommand("sh", "-c", QuoteString(script), "-", QuoteString(path), owner)
+        return
+    if state.owner != owner:
+        yield StringCommand("chown", owner, QuoteString(path))
+    if state.mode != "0600":
+        yield StringCommand("chmod", "0600", QuoteString(path))

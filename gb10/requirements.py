@@ -1,0 +1,103 @@
+"""What a box must be before anything on it is changed. Pure: reports in, faults out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gb10.desired import Desired
+from gb10.facts.host_report import Host
+from gb10.faults import Fault
+
+# Docker reads CDI specs since 25.
+MINIMUM_DOCKER = 25
+GIB = 1024**3
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+def host_faults(name: str, report: Host, box: Desired) -> Iterator[Fault]:
+    """Faults that any user can see: architecture, system, python3, GPU, sudo."""
+    data = box.data
+    if report.architecture != data.expect_architecture:
+        yield Fault(
+            name,
+            f"its architecture is {report.architecture}, not {data.expect_architecture}",
+            "is this the right box? else set expect_architecture",
+        )
+    if report.os not in data.expect_os:
+        yield Fault(
+            name,
+            f"it runs {report.os or 'an unknown system'}, not {' or '.join(data.expect_os)}",
+            "re-image it, or add the system to expect_os once you have tried it",
+        )
+    if not report.systemd:
+        yield Fault(name, "systemd is not its init", "the lane is a systemd unit: use a host that boots systemd")
+    if not report.python or _version(report.python) < _version(data.minimum_python):
+        yield Fault(
+            name,
+            f"python3 is {report.python or 'missing'}, {data.minimum_python} is needed",
+            "apt-get install python3",
+        )
+    if report.capability != data.expect_compute_capability:
+        yield Fault(
+            name,
+            f"nvidia-smi says compute capability {report.capability!r}, not {data.expect_compute_capability!r}",
+            "look at the driver with nvidia-smi (memory shown as [N/A] is normal on a GB10)",
+        )
+    if not report.sudo:
+        yield Fault(
+            name,
+            f"sudo wants a password from {report.user}",
+            f"give it NOPASSWD: echo '{report.user} ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/gb10",
+        )
+
+
+def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_there: bool) -> Iterator[Fault]:
+    """Faults that root can see: Docker, disk, ports that somebody else holds.
+
+    Disk is asked for only when an image has to be built. ``report`` is the answer of `BoxReport`.
+    """
+    data = box.data
+    docker = report["docker"]
+    if docker is None:
+        yield Fault(name, "Docker does not answer", "apt-get install docker.io docker-buildx, then systemctl start docker")
+    elif int(docker.split(".")[0]) < MINIMUM_DOCKER:
+        yield Fault(name, f"Docker {docker} knows no CDI devices", f"upgrade Docker to {MINIMUM_DOCKER} or later")
+    if docker is not None and not report["buildx"]:
+        yield Fault(name, "docker buildx is missing", "apt-get install docker-buildx (or docker-buildx-plugin)")
+    free = report["free_bytes"] / GIB
+    if not image_is_there and free < data.minimum_free_gib:
+        yield Fault(
+            name,
+            f"{free:.1f} GiB free below {report['docker_root']}, the build needs {data.minimum_free_gib}",
+            "free some disk, or lower minimum_free_gib",
+        )
+    yield from _port_faults(name, report["holders"], box)
+
+
+def _port_faults(name: str, holders: Mapping[str, Any], box: Desired) -> Iterator[Fault]:
+    data = box.data
+    rightful = {data.lane_port: (box.unit, data.lane_name)}
+    rightful |= {lane.port: (lane.unit, lane.container) for lane in data.lanes_out}
+    for port, (unit, container) in sorted(rightful.items()):
+        holder = holders.get(str(port))
+        if holder is None or holder["unit"] == unit or holder["container"] == container:
+            continue
+        who = f"process {holder['process']} ({holder['pid']})"
+        if holder["container"]:
+            who = f"container {holder['container']}"
+        elif holder["unit"]:
+            who = f"unit {holder['unit']}"
+        if port == data.lane_port:
+            do = "stop it, or give the lane another lane_port"
+        else:
+            do = f"it is not the old lane {unit}: stop it, or correct lanes_out"
+        yield Fault(name, f"port {port} is held by {who}", do)
+
+
+def watched_ports(box: Desired) -> list[int]:
+    """The ports that preflight looks at: the lane's and those of the old lanes."""
+    return [box.data.lane_port, *(lane.port for lane in box.data.lanes_out)]

@@ -1,0 +1,43 @@
+"""Old serving lanes out: stopped, disabled, their unit files and containers gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyinfra import host
+from pyinfra.api import operation
+from pyinfra.api.command import PyinfraCommand, QuoteString, StringCommand
+
+from gb10.boxdata import OldLane
+from gb10.desired import Desired
+from gb10.facts.probe import OldLanes
+
+# Unit files are kept below state_dir: a lane that was needed after all can be put back.
+_SET_ASIDE = 'set -e; mkdir -p "$1"; shift_to="$1"; shift; for file; do cp -a --parents "$file" "$shift_to"; rm -f "$file"; done'
+
+
+def retire(box: Desired) -> None:
+    """One operation a lane; nothing where there is none."""
+    for lane in box.data.lanes_out:
+        retired(name=f"old lane out: {lane.unit}", lane=lane, aside=f"{box.data.state_dir}/retired")
+
+
+@operation()
+def retired(lane: OldLane, aside: str) -> Iterator[PyinfraCommand]:
+    """``lane`` neither runs nor comes back at the next boot. Model files and volumes are not touched."""
+    question = {"lanes": [{"unit": lane.unit, "container": lane.container}]}
+    state = host.get_fact(OldLanes, question=question)[lane.unit]
+    known = state["loaded"] not in ("not-found", "masked")
+    if known and state["active"] not in ("inactive", "failed"):
+        yield StringCommand("systemctl", "stop", lane.unit)
+    if state["container"]:
+        yield StringCommand("docker", "rm", "--force", lane.container)
+    if known and state["enabled"] in ("enabled", "enabled-runtime", "linked", "linked-runtime", "alias"):
+        yield StringCommand("systemctl", "disable", lane.unit)
+    if state["files"]:
+        files = (QuoteString(path) for path in state["files"])
+        yield StringCommand("sh", "-c", QuoteString(_SET_ASIDE), "-", QuoteString(aside), *files)
+        yield StringCommand("systemctl", "daemon-reload")
+    if state["active"] == "failed" or (known and state["files"]):
+        # A failed unit without a file stays in systemd's lists for ever.
+        yield StringCommand("systemctl", "reset-failed", lane.unit, "2>/dev/null", "||", "true")

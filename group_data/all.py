@@ -1,0 +1,109 @@
+"""What every box gets, unless its own group or host says otherwise. Data only: no logic, no secrets."""
+
+from gb10.connection import prompt_transport
+
+# -- the connection ---------------------------------------------------------------------------
+# Sends small packets at once and keeps an idle connection alive: see gb10/connection.py.
+ssh_paramiko_connect_kwargs = {"transport_factory": prompt_transport}
+# A new box is learned at the first contact; a changed host key is refused.
+ssh_strict_host_key_checking = "accept-new"
+
+# Everything on the box is done as root: the login user needs sudo without a password.
+_sudo = True
+
+# -- where things live on the box ---------------------------------------------------------------
+state_dir = "/var/lib/gb10"  # build contexts, retired units, the record of the last deploy
+program_dir = "/usr/local/lib/gb10"  # the on-box programs
+
+# -- old vLLM lanes: taken out, never revived -----------------------------------------------------
+lanes_out = [
+    {"unit": "vllm-lane-a.service", "container": "vllm-lane-a", "port": 10101},
+    {"unit": "vllm-lane-b.service", "container": "vllm-lane-b", "port": 10102},
+]
+
+# -- NVIDIA container toolkit ---------------------------------------------------------------------
+toolkit_version = "1.19.1-1"
+toolkit_packages = [
+    "nvidia-container-toolkit",
+    "nvidia-container-toolkit-base",
+    "libnvidia-container-tools",
+    "libnvidia-container1",
+]
+toolkit_apt_url = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
+toolkit_key_url = "https://nvidia.github.io/libnvidia-container/gpgkey"
+toolkit_key_fingerprint = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
+# Merged into /etc/docker/daemon.json; whatever else stands there is kept.
+docker_daemon = {"features": {"cdi": True}}
+
+# -- the image: llama.cpp built on the box ----------------------------------------------------------
+image_name = "gb10/llama-server"
+llama_repository = "https://github.com/ggml-org/llama.cpp.git"
+llama_ref = "b11312"  # for people; the commit is what is fetched and checked
+llama_commit = "0c1e57098bba43ac29e6e3b677cdceebdd22334f"
+image_build_base = (
+    "nvidia/cuda:13.0.1-devel-ubuntu24.04"
+    "@sha256:7d2f6a8c2071d911524f95061a0db363e24d27aa51ec831fcccf9e76eb72bc92"
+)
+image_runtime_base = (
+    "nvidia/cuda:13.0.1-runtime-ubuntu24.04"
+    "@sha256:c3fde347d52d578c84fd644bc177bc7ec333feaf11550d990da4084d7612e4c7"
+)
+image_build_packages = ["build-essential", "ca-certificates", "ccache", "cmake", "git", "ninja-build"]
+image_runtime_packages = ["ca-certificates", "libgomp1"]
+image_cmake_targets = ["llama-server"]
+image_cmake_flags = {
+    "CMAKE_BUILD_TYPE": "Release",
+    "BUILD_SHARED_LIBS": "OFF",
+    "GGML_NATIVE": "OFF",
+    # The backend is built in: a loadable one that fails to load is silent.
+    "GGML_BACKEND_DL": "OFF",
+    # No NCCL: one GPU, and a small runtime image.
+    "GGML_CUDA_NCCL": "OFF",
+    # The web page wants npm or a download at build time.
+    "LLAMA_BUILD_UI": "OFF",
+    "LLAMA_USE_PREBUILT_UI": "OFF",
+    "LLAMA_BUILD_TESTS": "OFF",
+    "LLAMA_BUILD_EXAMPLES": "OFF",
+    "LLAMA_BUILD_APP": "OFF",
+    # Nothing is downloaded by the server itself: model files come from the models stage.
+    "LLAMA_OPENSSL": "OFF",
+    # Set by the box's own group: GGML_CUDA and CMAKE_CUDA_ARCHITECTURES, see group_data/gb10.py.
+}
+image_accelerator_flags: dict[str, str] = {}
+# Commands that the build stage runs before the configure step.
+image_build_prepare: list[str] = []
+# Commands that the runtime stage runs.
+image_runtime_prepare: list[str] = []
+image_build_jobs = 0  # 0: all cores
+
+# -- models -----------------------------------------------------------------------------------------
+catalogue = "models.yaml"
+models_lock = "models.lock"
+models_dir = "/srv/models"
+models_hub = "https://huggingface.co"
+models_token_file = ""  # a file on the box (0600) with a hub token, for gated models; "" for none
+models_parallel = 2  # downloads at once
+models_reserve_gib = 20  # disk that a download never takes
+models_search = ["/root/.cache/huggingface/hub"]  # files found here are used in place
+
+# -- the lane: one router, one container, one unit -----------------------------------------------------
+lane_name = "llamacpp-playground"
+lane_config_dir = "/etc/llamacpp-playground"  # preset file and API key
+lane_address = "127.0.0.1"  # where the port is published; 0.0.0.0 opens it to the network
+lane_port = 10103
+lane_user_id = 10103  # user and group of the server in its container
+lane_models_max = 4  # models resident at once
+lane_pids_limit = 4096
+lane_stop_seconds = 30  # how long a running request may take to finish when the unit stops
+lane_environment: dict[str, str] = {}  # more environment of the container
+
+# -- the accelerator: without it the lane does not start, and no model loads ------------------------------
+accelerator_device = "CUDA0"  # llama.cpp's name
+accelerator_cdi = "nvidia.com/gpu=all"  # Docker's name
+# How a model's process shows that it holds the accelerator: an open or mapped file, or a TCP peer.
+accelerator_signal = {"kind": "file", "path": "/dev/nvidia-uvm"}
+accelerator_wait_seconds = 90  # after a boot the driver may come later than Docker
+
+# -- preflight: what a box must be ------------------------------------------------------------------------
+minimum_python = "3.10"
+minimum_free_gib = 60  # for the build and the image, on Docker's disk
