@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import sys
+from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
 import click
 
-from tests.lab import bare, disk, paths
+from tests.lab import bare, disk, llama, network, paths, recipe
+from tests.lab import services as background
 from tests.lab.errors import LabError
 from tests.lab.host import LabHost, known_hosts, release_if_idle
 
@@ -112,6 +115,33 @@ def status() -> None:
         state = "running" if host.running else "off"
         click.echo(f"{host.name:12} {host.address!s:15} {state:8} {tags}".rstrip())
     click.echo(f"disk {'mounted' if disk.attached() else 'not mounted'}, cache {paths.cache()}")
+
+
+@main.command()
+@click.option("--commit", is_flag=True, help="Only the commit that the git service offers.")
+def services(commit: bool) -> None:
+    """Say where the stand-in services listen and which of them run."""
+    if commit:
+        click.echo(llama.served_commit())
+        return
+    runs = background.running()
+    for name, url in (("http", network.TOOLKIT_URL), ("http", network.HUB_URL), ("git", network.GIT_URL)):
+        click.echo(f"{url:50} {'running' if name in runs else 'off'}")
+    click.echo(f"llama.cpp {recipe.LLAMA_TAG} {recipe.LLAMA_COMMIT}")
+
+
+@main.command()
+@click.option("--manifest", is_flag=True, help="As JSON: name, repo, revision, file, bytes, sha256.")
+def models(manifest: bool) -> None:
+    """Make the small models and list them."""
+    from tests.lab import models as catalogue  # numpy and gguf only where models are made
+
+    listed = catalogue.manifest()
+    if manifest:
+        click.echo(json.dumps([asdict(one) for one in listed], indent=2))
+        return
+    for one in listed:
+        click.echo(f"{one.repo:28} {one.file:40} {one.bytes:>12,} {one.sha256[:12]}")
 
 
 @main.command()

@@ -217,7 +217,8 @@ class Hub:
         headers = {
             "X-Repo-Commit": repo.commit,
             "Accept-Ranges": "bytes",
-            "Location": f"{self.prefix}/cdn/{repo.name}/{file.sha256}/{quote(file.name)}",
+            # Absolute, as the hub's is: its CDN is another host.
+            "Location": f"http://{handler.headers['Host']}{self.prefix}/cdn/{repo.name}/{file.sha256}/{quote(file.name)}",
         }
         if not fault.drop_headers:
             digest = "0" * 64 if fault.wrong_etag else file.sha256
