@@ -679,6 +679,8 @@ class Fetcher:
                     time.sleep(wait)
         finally:
             part.close()
+            if not part.done:
+                part.discard()
 
     def _transfer(self, part: Part) -> None:
         """One request, up to the proven end. Raises `Cut` or `Failed`."""

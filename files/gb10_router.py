@@ -41,7 +41,9 @@ def request(lane: dict[str, Any], method: str, path: str, body: Any = None, time
     response = _send(lane, method, path, body, timeout)
     content = response.read()
     if response.status != 200:
-        raise RouterError(f"{method} {path.partition('?')[0]} answered {response.status}: {_message(content)}")
+        raise RouterError(
+            f"{method} {path.partition('?')[0]} answered {response.status}: {_message(content)}"
+        )
     try:
         return json.loads(content)
     except ValueError:
@@ -92,7 +94,9 @@ def wait_for_router(lane: dict[str, Any], seconds: float) -> dict[str, tuple[str
         if unit_state(lane) == "failed":
             raise RouterError(f"unit {lane['lane']}.service failed: {last_words(lane)}")
         if time.monotonic() >= deadline:
-            raise RouterError(f"no answer on port {lane['port']} in {seconds:.0f} s: {reason}: {last_words(lane)}")
+            raise RouterError(
+                f"no answer on port {lane['port']} in {seconds:.0f} s: {reason}: {last_words(lane)}"
+            )
         time.sleep(0.5)
 
 
@@ -103,7 +107,16 @@ def unit_state(lane: dict[str, Any]) -> str:
 
 def last_words(lane: dict[str, Any]) -> str:
     """The refusal or the last error in the unit's journal, or its last line."""
-    command = ["journalctl", "--unit", f"{lane['lane']}.service", "--output", "cat", "--lines", "60", "--no-pager"]
+    command = [
+        "journalctl",
+        "--unit",
+        f"{lane['lane']}.service",
+        "--output",
+        "cat",
+        "--lines",
+        "60",
+        "--no-pager",
+    ]
     lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     telling = [line for line in lines if re.search(r"REFUSING|error|invalid|failed", line, re.IGNORECASE)]
     return (telling or lines or ["its journal is empty"])[-1].strip()
@@ -233,7 +246,12 @@ def reload(lane: dict[str, Any]) -> None:
 
 def chat(lane: dict[str, Any], model: str, text: str) -> None:
     """Print one streamed answer and its tokens per second. Raises `RouterError`."""
-    body = {"model": model, "stream": True, "max_tokens": 512, "messages": [{"role": "user", "content": text}]}
+    body = {
+        "model": model,
+        "stream": True,
+        "max_tokens": 512,
+        "messages": [{"role": "user", "content": text}],
+    }
     response = _send(lane, "POST", "/v1/chat/completions", body, LOAD_SECONDS)
     if response.status != 200:
         raise RouterError(f"answered {response.status}: {_message(response.read())}")

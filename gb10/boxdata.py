@@ -46,7 +46,9 @@ def _not_too_high(value: str) -> str:
 
 
 def _fetchable(value: str) -> str:
-    if not re.fullmatch(r"(https?|git|ssh|file)://[^\s\"'`$\\]*[^\s\"'`\\]", value.replace("$(ARCH)", "ARCH")):
+    if not re.fullmatch(
+        r"(https?|git|ssh|file)://[^\s\"'`$\\]*[^\s\"'`\\]", value.replace("$(ARCH)", "ARCH")
+    ):
         raise ValueError("must be a URL (https://, http://, git://, ssh:// or file://)")
     return value
 
@@ -61,7 +63,9 @@ def _address(value: str) -> str:
 Line = Annotated[str, AfterValidator(_single_line)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]+$")]
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]*(/[a-z0-9][a-z0-9_.-]*)*$")]
-ImageReference = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9_./:-]*(@sha256:[0-9a-f]{64})?$")]
+ImageReference = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9_./:-]*(@sha256:[0-9a-f]{64})?$")
+]
 AbsolutePath = Annotated[str, AfterValidator(_absolute), AfterValidator(_not_too_high)]
 Url = Annotated[str, AfterValidator(_single_line), AfterValidator(_fetchable)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -162,7 +166,9 @@ class BoxData(_Frozen):
     def _ports_differ(self) -> BoxData:
         old = {lane.port: lane.unit for lane in self.lanes_out}
         if self.lane_port in old:
-            raise ValueError(f"lane_port: {self.lane_port} is also the port of {old[self.lane_port]} in lanes_out")
+            raise ValueError(
+                f"lane_port: {self.lane_port} is also the port of {old[self.lane_port]} in lanes_out"
+            )
         if f"{self.lane_name}.service" in old.values():
             raise ValueError(f"lane_name: {self.lane_name}.service is listed in lanes_out: it cannot be both")
         return self
@@ -203,8 +209,6 @@ def _lists_as_tuples(value: object) -> object:
     if isinstance(value, list):
         return tuple(_lists_as_tuples(item) for item in value)
     return value
-
-
 
 
 def read_box_data(
@@ -252,5 +256,5 @@ def _fault(detail: Any, host: str, places: Mapping[str, str]) -> Fault:
 
 
 def _nested_keys(key: str) -> list[str]:
-    nested = {"lanes_out": OldLane, "accelerator_signal": FileSignal}.get(key)
-    return list(nested.model_fields) if nested else []
+    nested = {"lanes_out": OldLane.model_fields, "accelerator_signal": FileSignal.model_fields}.get(key)
+    return list(nested) if nested else []

@@ -31,7 +31,9 @@ def merged_text(host: str, text: str | None, wanted: Mapping[str, Any]) -> str:
         if not isinstance(current, dict):
             raise ValueError("it is not an object")
     except ValueError as error:
-        raise BadInput([Fault(f"{host}:{PATH}", f"not valid JSON ({error})", "correct it by hand first")]) from None
+        raise BadInput(
+            [Fault(f"{host}:{PATH}", f"not valid JSON ({error})", "correct it by hand first")]
+        ) from None
     merged = merge(current, wanted)
     if text is not None and merged == current:
         return text

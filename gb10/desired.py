@@ -138,8 +138,12 @@ class Desired:
         return f"{self.data.image_name}:{_tag_part(self.data.llama_ref)}-{digest[:12]}"
 
     @property
+    def dockerfile_file(self) -> PlacedFile:
+        return PlacedFile(f"{self.image_folder}/context/Dockerfile", self.dockerfile)
+
+    @property
     def image_folder(self) -> str:
-        """The build's folder on the box: its Dockerfile and its log."""
+        """The build's folder on the box: its log, and below ``context`` the Dockerfile."""
         return f"{self.data.state_dir}/image/{self.image.rpartition(':')[2]}"
 
     # -- models -----------------------------------------------------------------------------------
@@ -195,7 +199,7 @@ class Desired:
 
     @property
     def default_model(self) -> str:
-        """The model that `verify` loads when none is loaded: the first that loads on startup, or the first."""
+        """The model that `verify` loads when none is: the first that loads on startup, or the first."""
         return next(iter((*self.catalogue.on_startup, *self.catalogue.enabled))).name
 
     @cached_property
@@ -206,6 +210,11 @@ class Desired:
             models_dir=PurePosixPath(self.data.models_dir),
         )
         return PlacedFile(self.presets_path, text)
+
+    @property
+    def presets_digest(self) -> str:
+        """sha256 of the preset file."""
+        return hashlib.sha256(self.presets_file.content.encode()).hexdigest()
 
     @cached_property
     def lane_file(self) -> PlacedFile:
@@ -292,18 +301,19 @@ class Desired:
     # -- everything ---------------------------------------------------------------------------------
 
     @cached_property
-    def program_files(self) -> tuple[PlacedFile, ...]:
-        """The on-box programs."""
-        return tuple(
-            PlacedFile(f"{self.data.program_dir}/{name}", (TOP / "files" / name).read_text(), mode="0755")
+    def program_files(self) -> dict[str, PlacedFile]:
+        """The on-box programs by their file name."""
+        folder = self.data.program_dir
+        return {
+            name: PlacedFile(f"{folder}/{name}", (TOP / "files" / name).read_text(), mode="0755")
             for name in PROGRAMS
-        )
+        }
 
     def files(self) -> Iterable[PlacedFile]:
         """Every file that the deploy puts on the box, in the order of the stages."""
-        yield from self.program_files
+        yield from self.program_files.values()
         yield from self.toolkit_files
-        yield PlacedFile(f"{self.image_folder}/Dockerfile", self.dockerfile)
+        yield self.dockerfile_file
         yield self.fetch_manifest_file
         yield self.presets_file
         yield self.lane_file

@@ -323,6 +323,19 @@ class _Window:
         except UnicodeDecodeError as error:
             raise GgufError(f"a text before byte {self.offset} is not UTF-8") from error
 
+    def skip_texts(self, count: int) -> None:
+        """Pass over texts: a token list has hundreds of thousands of them, and none is needed."""
+        for _ in range(count):
+            begin = self.offset - self.start
+            if begin + 8 <= len(self.data):  # the short way: both the length and the text are in hand
+                end = begin + 8 + int.from_bytes(self.data[begin : begin + 8], "little")
+                if end <= len(self.data):
+                    self.offset = self.start + end
+                    continue
+            size = self.number("Q")
+            self.bound(size, MAX_HEADER, 1, "bytes of text")
+            self.take(size)
+
     def value(self, kind: int, key: str) -> Any:
         """The next single value."""
         if kind == _STRING:
@@ -337,10 +350,7 @@ class _Window:
         kind, count = self.number("I"), self.number("Q")
         if kind == _STRING:
             self.bound(count, MAX_HEADER, 8, f"texts in {key!r}")
-            for _ in range(count):
-                size = self.number("Q")
-                self.bound(size, MAX_HEADER, 1, "bytes of text")
-                self.take(size)
+            self.skip_texts(count)
             return count, None
         if kind not in _SCALARS:
             raise GgufError(f"the metadata key {key!r} is an array of the type {kind}, which is not allowed")

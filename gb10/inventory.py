@@ -24,7 +24,8 @@ def load_inventory(path: Path) -> Inventory:
     """The inventory file ``path`` with all group data. Raises `BadInput` when there is no such file."""
     if not path.is_file():
         raise BadInput([Fault(str(path), "no such inventory file", "name one with --inventory FILE")])
-    return make_inventory(str(path), cwd=str(TOP))
+    inventory: Inventory = make_inventory(str(path), cwd=str(TOP))
+    return inventory
 
 
 def _data_files(groups: list[str]) -> list[Path]:
@@ -36,7 +37,7 @@ def _data_files(groups: list[str]) -> list[Path]:
 def box_data(host: Host) -> BoxData:
     """The checked data of ``host``. Raises `BadInput`."""
     places = assignments(_data_files(list(host.groups)), TOP)
-    data: Mapping[str, object] = host.data.dict()
+    data: Mapping[str, object] = host.data.dict()  # type: ignore[no-untyped-call]
     return read_box_data(data, host=host.name, places=places, connection_keys=CONNECTION_KEYS)
 
 

@@ -34,7 +34,9 @@ def host_faults(name: str, report: Host, box: Desired) -> Iterator[Fault]:
             "re-image it, or add the system to expect_os once you have tried it",
         )
     if not report.systemd:
-        yield Fault(name, "systemd is not its init", "the lane is a systemd unit: use a host that boots systemd")
+        yield Fault(
+            name, "systemd is not its init", "the lane is a systemd unit: use a host that boots systemd"
+        )
     if not report.python or _version(report.python) < _version(data.minimum_python):
         yield Fault(
             name,
@@ -44,7 +46,7 @@ def host_faults(name: str, report: Host, box: Desired) -> Iterator[Fault]:
     if report.capability != data.expect_compute_capability:
         yield Fault(
             name,
-            f"nvidia-smi says compute capability {report.capability!r}, not {data.expect_compute_capability!r}",
+            f"nvidia-smi says {report.capability!r}, not compute capability {data.expect_compute_capability}",
             "look at the driver with nvidia-smi (memory shown as [N/A] is normal on a GB10)",
         )
     if not report.sudo:
@@ -63,11 +65,19 @@ def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_ther
     data = box.data
     docker = report["docker"]
     if docker is None:
-        yield Fault(name, "Docker does not answer", "apt-get install docker.io docker-buildx, then systemctl start docker")
+        yield Fault(
+            name,
+            "Docker does not answer",
+            "apt-get install docker.io docker-buildx, then systemctl start docker",
+        )
     elif int(docker.split(".")[0]) < MINIMUM_DOCKER:
-        yield Fault(name, f"Docker {docker} knows no CDI devices", f"upgrade Docker to {MINIMUM_DOCKER} or later")
+        yield Fault(
+            name, f"Docker {docker} knows no CDI devices", f"upgrade Docker to {MINIMUM_DOCKER} or later"
+        )
     if docker is not None and not report["buildx"]:
-        yield Fault(name, "docker buildx is missing", "apt-get install docker-buildx (or docker-buildx-plugin)")
+        yield Fault(
+            name, "docker buildx is missing", "apt-get install docker-buildx (or docker-buildx-plugin)"
+        )
     free = report["free_bytes"] / GIB
     if not image_is_there and free < data.minimum_free_gib:
         yield Fault(

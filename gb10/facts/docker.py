@@ -15,7 +15,15 @@ class ImagePresent(FactBase[bool]):
 
     def command(self, image: str) -> StringCommand:
         return StringCommand(
-            "docker", "image", "inspect", "--format", "present", QuoteString(image), "2>/dev/null", "||", "echo absent"
+            "docker",
+            "image",
+            "inspect",
+            "--format",
+            "present",
+            QuoteString(image),
+            "2>/dev/null",
+            "||",
+            "echo absent",
         )
 
     def process(self, output: list[str]) -> bool:

@@ -10,7 +10,7 @@ from pyinfra.api.facts import FactBase
 
 @dataclass(frozen=True)
 class PathState:
-    """``kind`` as GNU stat names it, ``mode`` four octal digits, ``owner`` ``uid:gid``, ``sha256`` of a file."""
+    """``kind`` as stat names it, ``mode`` four octal digits, ``owner`` ``uid:gid``, ``sha256`` of a file."""
 
     kind: str
     mode: str

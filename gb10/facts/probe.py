@@ -21,7 +21,9 @@ PROBES = Path(__file__).parent / "probes"
 def probe_command(program: str, question: object) -> StringCommand:
     """The shell command that runs ``program`` of the probes folder with ``question``."""
     source = (PROBES / program).read_text()
-    return StringCommand("python3", "-c", QuoteString(source), QuoteString(json.dumps(question, sort_keys=True)))
+    return StringCommand(
+        "python3", "-c", QuoteString(source), QuoteString(json.dumps(question, sort_keys=True))
+    )
 
 
 def probe_answer(output: list[str]) -> Any:

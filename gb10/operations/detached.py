@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import gevent
 from paramiko import SSHException
@@ -47,14 +48,22 @@ class Job:
         return f"{self.folder}/job.status"
 
 
-# Turns lines of output into lines for people; empty for what they need not see.
-Describe = Callable[[list[str]], str]
+class Reader(Protocol):
+    """Makes sense of a job's output for people."""
+
+    def progress(self, lines: list[str]) -> str:
+        """Where the job stands after these lines too; empty while that is not known."""
+
+    def failure(self, lines: list[str]) -> list[str]:
+        """What to show of the job's last lines when it failed."""
 
 
 def start_command(job: Job) -> StringCommand:
     """Start the job unless it runs already. systemd itself settles a race: a unit's name is free or not."""
     work = " ".join(shlex.quote(part) for part in job.command)
-    wrapped = f"{work} > {job.log} 2>&1 < /dev/null; echo $? > {job.status}.new; mv {job.status}.new {job.status}"
+    wrapped = (
+        f"{work} > {job.log} 2>&1 < /dev/null; echo $? > {job.status}.new; mv {job.status}.new {job.status}"
+    )
     systemd_run = shlex.join(
         ["systemd-run", "--quiet", "--collect", f"--unit={job.unit}", "--property=TimeoutStopSec=10",
          f"--description=gb10: {job.title}", "sh", "-c", wrapped]
@@ -80,36 +89,38 @@ def look_command(job: Job, offset: int) -> StringCommand:
     return StringCommand("sh", "-c", QuoteString(script))
 
 
-def commands(job: Job, describe: Describe) -> Iterator[FunctionCommand]:
+def commands(job: Job, reader: Reader) -> Iterator[FunctionCommand]:
     """The command of an operation that runs ``job`` and follows it to its end."""
-    yield FunctionCommand(follow, (job, describe), {})
+    yield FunctionCommand(follow, (job, reader), {})
 
 
-def follow(state: State, host: Host, job: Job, describe: Describe) -> bool:
+def follow(state: State, host: Host, job: Job, reader: Reader) -> bool:  # noqa: ARG001  (pyinfra passes both)
     """Start or join ``job`` and show its progress until it ends; True when it ended well."""
     try:
-        return _follow(host, job, describe)
+        return _follow(host, job, reader)
     except PyinfraError as error:
         host.log_styled(str(error), fg="red", log_func=logger.error)
         return False
 
 
-def _follow(host: Host, job: Job, describe: Describe) -> bool:
+def _follow(host: Host, job: Job, reader: Reader) -> bool:
     started = time.monotonic()
     word = _patiently(host, job, start_command(job))[-1]
-    host.log(f"{job.title}: {'under way already, joining it' if word == 'joined' else 'started'} ({job.unit})")
+    host.log(
+        f"{job.title}: {'under way already, joining it' if word == 'joined' else 'started'} ({job.unit})"
+    )
     offset, rest, spoke = 0, b"", time.monotonic()
     while True:
         active, status, output = _look(host, job, offset)
         offset += len(output)
         lines, rest = _whole_lines(rest + output)
-        said = describe(lines)
-        if said or time.monotonic() - spoke >= QUIET_SECONDS:
+        said = reader.progress(lines)
+        if time.monotonic() - spoke >= QUIET_SECONDS:
             host.log(f"{job.title}: {said or 'still running'} ({_clock(time.monotonic() - started)})")
             spoke = time.monotonic()
         ended = active not in ("active", "activating", "deactivating", "reloading")
         if ended and len(output) < CHUNK_BYTES:
-            return _report_end(host, job, status, time.monotonic() - started)
+            return _report_end(host, job, reader, status, time.monotonic() - started)
         if len(output) < CHUNK_BYTES:
             gevent.sleep(POLL_SECONDS)
 
@@ -128,14 +139,14 @@ def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def _report_end(host: Host, job: Job, status: str, seconds: float) -> bool:
+def _report_end(host: Host, job: Job, reader: Reader, status: str, seconds: float) -> bool:
     if status == "0":
         host.log(f"{job.title}: done in {_clock(seconds)}")
         return True
     what = "was ended from outside" if status == "none" else f"failed with exit status {status}"
-    host.log_styled(f"{job.title} {what}; its last output ({job.log}):", fg="red", log_func=logger.error)
+    host.log_styled(f"{job.title} {what}; its output is in {job.log}:", fg="red", log_func=logger.error)
     tail = StringCommand("tail", "-n", str(TAIL_LINES), QuoteString(job.log))
-    for line in _patiently(host, job, tail):
+    for line in reader.failure(_patiently(host, job, tail)):
         host.log(f"  {line}", log_func=logger.error)
     return False
 
@@ -157,7 +168,9 @@ def _patiently(host: Host, job: Job, command: StringCommand) -> list[str]:
                     f"{job.title}: no connection for {RECONNECT_SECONDS} s ({error}). It goes on in unit "
                     f"{job.unit} on the host: run the deploy again to join it"
                 ) from None
-            host.log(f"{job.title}: connection lost ({error}), it goes on there; connecting again", logger.warning)
+            host.log(
+                f"{job.title}: connection lost ({error}), it goes on there; connecting again", logger.warning
+            )
             gevent.sleep(3)
             _reconnect(host)
 

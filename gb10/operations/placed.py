@@ -7,16 +7,16 @@ target's folder, gets its owner and mode there, is synced, and then takes the na
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from io import BytesIO
 from uuid import uuid4
 
-from pyinfra import host
-from pyinfra.api import FileUploadCommand, operation
-from pyinfra.api.command import PyinfraCommand, QuoteString, StringCommand
+from pyinfra.api.command import FileUploadCommand, QuoteString, StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
 
 from gb10.desired import PlacedFile
 from gb10.facts.files import PathReport
+from gb10.operations import Commands
 
 # $1 upload, $2 target, $3 owner, $4 mode
 _INTO_PLACE = (
@@ -25,7 +25,7 @@ _INTO_PLACE = (
 )
 
 
-def file_commands(placed: PlacedFile) -> Iterator[PyinfraCommand]:
+def file_commands(placed: PlacedFile) -> Commands:
     """The commands that make ``placed`` so, none when it is. For use inside an operation."""
     state = host.get_fact(PathReport, path=placed.path)
     content = placed.content.encode()
@@ -49,13 +49,13 @@ def file_commands(placed: PlacedFile) -> Iterator[PyinfraCommand]:
 
 
 @operation()
-def file(placed: PlacedFile) -> Iterator[PyinfraCommand]:
+def file(placed: PlacedFile) -> Commands:
     """``placed`` has this content, owner and mode."""
     yield from file_commands(placed)
 
 
 @operation()
-def folder(path: str, mode: str = "0755", owner: str = "0:0") -> Iterator[PyinfraCommand]:
+def folder(path: str, mode: str = "0755", owner: str = "0:0") -> Commands:
     """The folder exists with this owner (``uid:gid``) and mode; what is in it is left alone."""
     state = host.get_fact(PathReport, path=path)
     if state is None:
@@ -70,7 +70,7 @@ def folder(path: str, mode: str = "0755", owner: str = "0:0") -> Iterator[Pyinfr
 
 
 @operation()
-def secret(path: str, owner: str) -> Iterator[PyinfraCommand]:
+def secret(path: str, owner: str) -> Commands:
     """A random secret, made on the host and never seen here: 0600, 256 bits as text.
 
     One that is there is kept; an empty file is what a full disk leaves behind, and is made anew.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from pyinfra import host
-from pyinfra.api import operation
-from pyinfra.api.command import PyinfraCommand, QuoteString, StringCommand
+from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
 
 from gb10.boxdata import OldLane
 from gb10.desired import Desired
 from gb10.facts.probe import OldLanes
+from gb10.operations import Commands
 
 # Unit files are kept below state_dir: a lane that was needed after all can be put back.
-_SET_ASIDE = 'set -e; mkdir -p "$1"; shift_to="$1"; shift; for file; do cp -a --parents "$file" "$shift_to"; rm -f "$file"; done'
+_SET_ASIDE = (
+    'set -e; aside="$1"; shift; mkdir -p "$aside"; '
+    'for file; do cp -a --parents "$file" "$aside"; rm -f "$file"; done'
+)
 
 
 def retire(box: Desired) -> None:
@@ -23,7 +25,7 @@ def retire(box: Desired) -> None:
 
 
 @operation()
-def retired(lane: OldLane, aside: str) -> Iterator[PyinfraCommand]:
+def retired(lane: OldLane, aside: str) -> Commands:
     """``lane`` neither runs nor comes back at the next boot. Model files and volumes are not touched."""
     question = {"lanes": [{"unit": lane.unit, "container": lane.container}]}
     state = host.get_fact(OldLanes, question=question)[lane.unit]

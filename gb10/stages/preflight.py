@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyinfra import host
+from pyinfra.context import host
 
 from gb10.desired import Desired
 from gb10.facts.docker import ImagePresent

@@ -27,7 +27,12 @@ def unit_files(shown: dict[str, str], unit: str) -> list[str]:
     """Unit file and drop-ins that may be removed, also those that systemd has not read yet."""
     found = [shown.get("FragmentPath", ""), *shown.get("DropInPaths", "").split()]
     found += [f"/etc/systemd/system/{unit}"]
-    return sorted({path for path in found if path.startswith(OURS_TO_REMOVE) and os.path.lexists(path)})
+    return sorted({path for path in found if path.startswith(OURS_TO_REMOVE) and is_unit_file(path)})
+
+
+def is_unit_file(path: str) -> bool:
+    # A link to /dev/null masks the unit: that keeps a lane out as well, and somebody wanted it.
+    return os.path.lexists(path) and os.path.realpath(path) != "/dev/null"
 
 
 def lane_state(unit: str, container: str) -> dict[str, object]:

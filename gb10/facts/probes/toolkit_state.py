@@ -31,7 +31,7 @@ def installed(listing: str) -> dict[str, str]:
     """Package to version from ``dpkg-query`` lines ``package status version``; only what is installed."""
     found = {}
     for line in listing.splitlines():
-        name, state, version = (line.split("\t") + ["", ""])[:3]
+        name, state, version = [*line.split("\t"), "", ""][:3]
         if state == "ii ":
             found[name] = version
     return found
@@ -46,7 +46,9 @@ def names_repository(content: str, repository: str) -> bool:
 
 def rivals(repository: str, own: str) -> dict[str, str]:
     paths = ["/etc/apt/sources.list"]
-    paths += sorted(glob.glob("/etc/apt/sources.list.d/*.list") + glob.glob("/etc/apt/sources.list.d/*.sources"))
+    paths += sorted(
+        glob.glob("/etc/apt/sources.list.d/*.list") + glob.glob("/etc/apt/sources.list.d/*.sources")
+    )
     contents = {path: read(path) for path in paths if path != own}
     return {path: text for path, text in contents.items() if names_repository(text, repository)}
 
@@ -96,13 +98,20 @@ def main(question: dict[str, object]) -> dict[str, object]:
     copies = glob.glob("/etc/cdi/nvidia.*") if spec.startswith("/var/run/cdi") and "nvidia" in kind else []
     return {
         "installed": installed(
-            run("dpkg-query", "--show", "--showformat", "${Package}\t${db:Status-Abbrev}\t${Version}\n", *packages)
+            run(
+                "dpkg-query",
+                "--show",
+                "--showformat",
+                "${Package}\t${db:Status-Abbrev}\t${Version}\n",
+                *packages,
+            )
         ),
         "rivals": rivals(str(question["repository"]), str(question["source"])),
         "fingerprints": fingerprints(run("gpg", "--show-keys", "--with-colons", str(question["keyring"]))),
         "daemon": read(daemon) if os.path.exists(daemon) else None,
         "docker_stale": docker_stale(),
-        "docker_cdi": run("docker", "info", "--format", "{{json .CDISpecDirs}}").strip() not in ("", "null", "[]"),
+        "docker_cdi": run("docker", "info", "--format", "{{json .CDISpecDirs}}").strip()
+        not in ("", "null", "[]"),
         "cdi_spec": spec,
         "stale_spec": copies[0] if copies else "",
     }

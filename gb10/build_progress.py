@@ -1,0 +1,50 @@
+"""What a running `docker build` says of itself, for people."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+_STEP = re.compile(r"^#\d+ \[(?P<step>[^\]]+\d+/\d+)\] (?P<what>.*)")
+_NINJA = re.compile(r"^#\d+ [0-9.]+ \[(?P<done>\d+)/(?P<all>\d+)\] ")
+# Docker's and the compilers' words for what went wrong.
+_TELLING = re.compile(r"error|fatal|failed|not found|No space left|cannot", re.IGNORECASE)
+
+
+class BuildProgress:
+    """Reads plain BuildKit output with ninja's ``[done/all]`` in it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._step = ""
+        self._first: tuple[float, int] | None = None
+        self._done = self._all = 0
+
+    def progress(self, lines: list[str]) -> str:
+        """``compiling 120/300, 40 %, about 3:10 left``, or the build step, or nothing yet."""
+        for line in lines:
+            if step := _STEP.match(line):
+                self._step = f"step {step['step']}: {step['what'][:60]}"
+                self._all = 0
+            elif ninja := _NINJA.match(line):
+                self._done, total = int(ninja["done"]), int(ninja["all"])
+                if total != self._all:
+                    self._all, self._first = total, (self._clock(), self._done)
+        if not self._all:
+            return self._step
+        return f"compiling {self._done}/{self._all}, {100 * self._done // self._all} %{self._left()}"
+
+    def _left(self) -> str:
+        assert self._first is not None
+        began, first = self._first
+        steps = self._done - first
+        if steps < 5:
+            return ""
+        seconds = int((self._clock() - began) / steps * (self._all - self._done))
+        return f", about {seconds // 60}:{seconds % 60:02d} left"
+
+    def failure(self, lines: list[str]) -> list[str]:
+        """The lines that name an error, or the last ones."""
+        telling = [line for line in lines if _TELLING.search(line)]
+        return (telling or lines)[-12:]

@@ -1,0 +1,60 @@
+"""What the downloader on the box says of itself, for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class FetchProgress:
+    """Reads the JSON lines of ``files/gb10_fetch.py``."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, dict[str, Any]] = {}
+        self._word = ""
+
+    def progress(self, lines: list[str]) -> str:
+        """``2 files, 41 %, 110.0 MB/s, about 3:20 left``, or nothing yet."""
+        for line in lines:
+            event = _event(line)
+            kind = event.get("event")
+            if kind == "progress":
+                self._files[str(event.get("file"))] = event
+            elif kind in ("done", "used-in-place", "error"):
+                self._files.pop(str(event.get("file")), None)
+                self._word = _sentence(event)
+            elif kind in ("waiting", "note", "held"):
+                self._word = _sentence(event)
+        if not self._files:
+            return self._word
+        done = sum(event.get("done") or 0 for event in self._files.values())
+        size = sum(event.get("size") or 0 for event in self._files.values())
+        speed = sum(event.get("bytes_per_second") or 0 for event in self._files.values())
+        names = ", ".join(sorted(name.rpartition("/")[2] for name in self._files))
+        left = ""
+        if speed > 0:
+            seconds = int((size - done) / speed)
+            left = f", {speed / 1e6:.1f} MB/s, about {seconds // 60}:{seconds % 60:02d} left"
+        return f"{names}: {100 * done // max(size, 1)} % of {size / 1e9:.1f} GB{left}"
+
+    def failure(self, lines: list[str]) -> list[str]:
+        """The downloader's own error lines; all else where it could not speak."""
+        errors = [_sentence(event) for line in lines if (event := _event(line)).get("event") == "error"]
+        return errors or lines
+
+
+def _event(line: str) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _sentence(event: dict[str, Any]) -> str:
+    if "message" in event:
+        return str(event["message"])
+    if event["event"] == "waiting":
+        return f"another run is fetching ({event.get('holder')})"
+    verb = {"done": "fetched", "used-in-place": "already on the box"}[event["event"]]
+    return f"{event.get('file')}: {verb}"

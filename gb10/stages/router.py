@@ -1,0 +1,65 @@
+"""The lane: preset file, API key, programs, and the unit that wraps `docker run`."""
+
+from __future__ import annotations
+
+from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
+
+from gb10.desired import Desired
+from gb10.facts.probe import LaneState
+from gb10.operations import Commands, placed
+
+# $1 the verb, $2 the unit. systemctl itself only says "see the journal": show what stands there.
+_WITH_REASON = r"""
+systemctl "$1" "$2" && exit 0
+journalctl --unit "$2" --output cat --no-pager --lines 40 \
+  | grep -E 'REFUSING|[Ee]rror|invalid|failed' | tail -n 3 >&2
+exit 1
+"""
+
+
+def serve(box: Desired) -> None:
+    """The running router reads changed presets again; a changed unit or image restarts it, once."""
+    data = box.data
+    for program in ("gb10_gate.py", "gb10_router.py"):
+        placed.file(name=f"router: {program}", placed=box.program_files[program])
+    placed.folder(name=f"router: {data.lane_config_dir}", path=data.lane_config_dir)
+    placed.secret(name="router: API key", path=box.key_path, owner=f"{data.lane_user_id}:{data.lane_user_id}")
+    placed.file(name="router: presets", placed=box.presets_file)
+    placed.file(name="router: lane description", placed=box.lane_file)
+    placed.file(name=f"router: {box.unit}", placed=box.unit_file)
+    settled(name="router: runs what is described", box=box)
+
+
+@operation()
+def settled(box: Desired) -> Commands:
+    """The unit is enabled and runs, with this image and these options, and has read these presets.
+
+    It compares what runs with what should run, not what this deploy has changed: a deploy that was cut
+    between writing a file and restarting is finished by the next one.
+    """
+    question = {
+        "unit": box.unit,
+        "lane": box.data.lane_name,
+        "presets": box.presets_path,
+        "key": box.key_path,
+    }
+    state = host.get_fact(LaneState, question=question)
+    if state["needs_reload"]:
+        yield StringCommand("systemctl", "daemon-reload")
+    if state["enabled"] != "enabled":
+        yield StringCommand("systemctl", "enable", "--quiet", box.unit)
+    outdated = state["container_hash"] != box.lane_hash or state["key_newer"]
+    if state["active"] not in ("active", "activating", "reloading"):
+        yield StringCommand("systemctl", "reset-failed", box.unit, "2>/dev/null", "||", "true")
+        yield _with_reason("start", box)
+    elif outdated:
+        yield _with_reason("restart", box)
+    elif state["presets_read"] != box.presets_digest:
+        program = box.program_files["gb10_router.py"].path
+        yield StringCommand("python3", QuoteString(program), QuoteString(box.lane_path), "reload")
+
+
+def _with_reason(verb: str, box: Desired) -> StringCommand:
+    return StringCommand("sh", "-c", QuoteString(_WITH_REASON), "-", verb, box.unit)
