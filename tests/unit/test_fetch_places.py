@@ -1,0 +1,211 @@
+"""The downloader and what is on the box already: caches, folders, earlier runs, shards, the manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.hub import Fault, HubFile
+from tests.unit.fetching import MB, REPO, Box, finish, served
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    box = Box(tmp_path)
+    with served(box):
+        yield box
+
+
+def hub_cache(box: Box, file: HubFile) -> Path:
+    """A Hugging Face cache on the box that holds the file; returns its blob."""
+    root = box.folder / "cache" / "hub" / ("models--" + REPO.replace("/", "--"))
+    blob, link = root / "blobs" / file.sha256, root / "snapshots" / "abc" / file.name
+    blob.parent.mkdir(parents=True)
+    link.parent.mkdir(parents=True)
+    blob.write_bytes(file.path.read_bytes())
+    link.symlink_to(Path("..", "..", "blobs", file.sha256))
+    box.settings["search"] = [str(box.folder / "cache" / "hub"), "/nowhere/at/all"]
+    return blob
+
+
+def test_a_file_in_a_hub_cache_is_linked(box: Box) -> None:
+    blob = hub_cache(box, box.add("one.gguf"))
+    run = box.run()
+    assert run.rc == 0
+    used = run.of("used-in-place")[0]
+    assert (used["how"], used["source"]) == ("hard link", str(blob))
+    assert box.path("one.gguf").samefile(blob)
+    assert not box.path("one.gguf").is_symlink(), (
+        "a link out of the models folder is nothing in the container"
+    )
+    assert not box.hub.requests
+    assert box.left() == ["one.gguf"]
+    assert box.states() == ["ok"]
+
+
+def test_a_file_that_only_its_owner_may_read_is_copied(box: Box) -> None:
+    blob = hub_cache(box, box.add("one.gguf"))
+    blob.chmod(0o600)
+    run = box.run()
+    assert run.of("used-in-place")[0]["how"] == "copy"
+    assert box.path("one.gguf").stat().st_mode & 0o777 == 0o644
+    assert blob.stat().st_mode & 0o777 == 0o600
+    assert not box.hub.requests
+
+
+def test_a_file_on_another_file_system_is_copied(box: Box) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk wants root")
+    file = box.add("one.gguf")
+    hub_cache(box, file)
+    box.models.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(box.models)], check=True)
+    try:
+        run = box.run()
+        assert run.of("used-in-place")[0]["how"] == "copy"
+        assert box.path("one.gguf").read_bytes() == file.path.read_bytes()
+        assert box.left() == ["one.gguf"]
+    finally:
+        subprocess.run(["umount", str(box.models)], check=True)
+
+
+def test_a_file_of_another_name_in_the_models_folder_is_linked(box: Box) -> None:
+    file = box.add("one.gguf")
+    box.models.mkdir()
+    own = box.models / "my-old-model.gguf"
+    own.write_bytes(file.path.read_bytes())
+    assert box.run().rc == 0
+    assert box.path("one.gguf").samefile(own)
+    assert own.read_bytes() == file.path.read_bytes()
+
+
+def test_a_file_that_only_looks_the_same_is_not_taken(box: Box) -> None:
+    file = box.add("one.gguf")
+    blob = hub_cache(box, file)
+    blob.write_bytes(os.urandom(file.size))
+    kept = blob.read_bytes()
+    run = box.run()
+    assert run.rc == 0
+    assert run.of("done")
+    assert box.path("one.gguf").read_bytes() == file.path.read_bytes()
+    assert blob.read_bytes() == kept
+
+
+@pytest.mark.parametrize("size", [4 * MB, 1000])
+def test_another_file_at_the_place_is_left_alone(box: Box, size: int) -> None:
+    box.add("one.gguf")
+    box.path("one.gguf").parent.mkdir(parents=True)
+    box.path("one.gguf").write_bytes(bytes(size))
+    run = box.run()
+    assert run.rc == 1
+    assert f"another file is at {box.path('one.gguf')}" in run.errors
+    assert "nothing here overwrites it" in run.errors
+    assert box.path("one.gguf").read_bytes() == bytes(size)
+    assert box.states() == ["wrong"]
+
+
+def test_a_verified_file_is_not_read_again(box: Box) -> None:
+    box.add("one.gguf")
+    assert box.run().rc == 0
+    path = box.path("one.gguf")
+    before = path.stat()
+    # Other content under the same size, time and inode: only a run that reads it would notice.
+    with path.open("r+b") as stream:
+        stream.write(b"xxxx")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert box.run().rc == 0
+    os.utime(path)
+    assert box.states() == ["unverified"]
+    run = box.run()
+    assert run.rc == 1
+    assert "another file is at" in run.errors
+    assert box.states() == ["wrong"]
+
+
+def test_a_spoilt_memory_of_what_was_verified_costs_a_read_and_no_more(box: Box) -> None:
+    box.add("one.gguf")
+    assert box.run().rc == 0
+    for spoilt in ("", "[]", '{"a": 1}', "\0"):
+        (box.models / ".gb10-verified.json").write_text(spoilt)
+        assert box.run().rc == 0
+        assert box.states() == ["ok"]
+
+
+def test_looking_changes_nothing(box: Box) -> None:
+    box.add("one.gguf")
+    found = box.check()
+    assert found["ok"] is False
+    assert found["files"][0]["state"] == "missing"
+    assert found["free_bytes"] > 0
+    assert not box.models.exists()
+    assert not box.hub.requests
+
+
+SHARDS = [f"big-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+
+
+def test_a_set_of_shards_gets_its_names_together(box: Box) -> None:
+    for name in SHARDS:
+        box.add(name, MB)
+    box.publish(without=SHARDS[1])
+    run = box.run()
+    assert run.rc == 1
+    assert "(shard 2 of 3)" in run.errors
+    assert "404" in run.errors
+    assert [entry["message"] for entry in run.of("held")] == [
+        "whole, but waits for the other shards of its set"
+    ] * 2
+    assert all(name.endswith((".part", ".part.json")) for name in box.left())
+    box.publish()
+    asked = len(box.blob_requests(SHARDS[0]))
+    assert box.run().rc == 0
+    assert box.left() == SHARDS
+    assert len(box.blob_requests(SHARDS[0])) == asked, "what was whole is not fetched again"
+
+
+def test_a_shard_that_the_manifest_leaves_out(box: Box) -> None:
+    for name in SHARDS[:2]:
+        box.add(name, MB)
+    run = box.run()
+    assert run.rc == 1
+    assert f"{REPO}/big: shard 3 of 3 is missing from the manifest" in run.errors
+    assert not box.hub.requests
+
+
+def test_files_in_folders_of_the_repository(box: Box) -> None:
+    (box.folder / "hub" / "Q4").mkdir(parents=True)
+    box.add("Q4/one.gguf", MB)
+    assert box.run().rc == 0
+    assert box.path("Q4/one.gguf").stat().st_size == MB
+
+
+def test_several_at_a_time_within_the_limit(box: Box) -> None:
+    for number in range(4):
+        box.add(f"{number}.gguf", MB)
+    box.hub.faults.set(".gguf", Fault(bytes_per_s=2 * MB))
+    process = box.start()
+    most = 0
+    while process.poll() is None:
+        if (box.models / REPO).exists():
+            most = max(most, sum(name.endswith(".part") for name in box.left()))
+    assert finish(process).rc == 0
+    assert most == 2
+
+
+def test_every_fault_of_the_manifest_at_once(box: Box) -> None:
+    box.add("one.gguf", MB)
+    data = json.loads(box.manifest().read_text())
+    data["parallel"] = 0
+    data["files"][0] |= {"sha256": "abc", "path": "/etc/passwd", "size": -1, "file": "../x"}
+    box.settings = data
+    run = box.run()
+    assert run.rc == 1
+    assert len(run.of("error")) == 5, run.errors
+    for word in ("parallel", "sha256", "path", "size", "file"):
+        assert f"{word}: " in run.errors
+    assert not box.models.exists()
