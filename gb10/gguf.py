@@ -71,6 +71,7 @@ TENSOR_TYPES: Mapping[int, tuple[str, int, int]] = {
     39: ("MXFP4", 32, 17),
     40: ("NVFP4", 64, 36),
     41: ("Q1_0", 128, 18),
+    42: ("Q2_0", 64, 18),
 }
 """Number in the file: name, weights in a block, bytes of a block."""
 
