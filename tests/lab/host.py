@@ -93,7 +93,7 @@ class LabHost:
             release_if_idle()
 
     def kill(self) -> None:
-        """Cut the power: SIGKILL to nspawn. `up` boots the same disk again."""
+        """Cut the power: SIGKILL to everything in the host at once. `up` boots the same disk again."""
         with disk.lock():
             self._power_off(orderly=False)
 
@@ -264,16 +264,19 @@ class LabHost:
 
     def _power_off(self, *, orderly: bool) -> None:
         refs = process.read_refs(supervisor.refs_file(self.name))
-        over, inner = refs.get("supervisor"), refs.get("nspawn")
+        over, inner, init = (refs.get(role) for role in ("supervisor", "nspawn", "init"))
         if orderly and over:
             say(f"shutting down {self.name}")
             over.send(signal.SIGTERM)
             if not over.wait_gone(_STOP_LIMIT):
                 say(f"{self.name} is not down after {_STOP_LIMIT:.0f} s: cutting its power")
-        for ref in (inner, over):  # nspawn first: its supervisor then sees a power cut and ends by itself
-            if ref and ref.alive:
-                if ref is inner or not ref.wait_gone(5):
-                    ref.send(signal.SIGKILL)
+        # The host's own PID 1 goes first: the kernel ends everything in it, nspawn tidies up after it, and the
+        # supervisor sees an end that is no reboot. The other way round PID 1 would live on without them.
+        if init:
+            init.send(signal.SIGKILL)
+        for ref in (init, inner, over):
+            if ref and not ref.wait_gone(5):
+                ref.send(signal.SIGKILL)
                 if not ref.wait_gone(10):
                     raise LabError(f"{self.name}: process {ref.pid} does not end")
         supervisor.remove_cgroups(self.name)

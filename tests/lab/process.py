@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -35,10 +36,8 @@ class ProcessRef:
     def send(self, number: signal.Signals) -> None:
         """Send a signal, unless the process is gone."""
         if self.alive:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
 
     def wait_gone(self, seconds: float) -> bool:
         """Wait up to `seconds`; True when the process has ended."""
@@ -55,6 +54,14 @@ class ProcessRef:
         if not self.wait_gone(seconds):
             self.send(signal.SIGKILL)
             self.wait_gone(seconds)
+
+
+def children(pid: int) -> list[int]:
+    """The pids of a process's children; empty when it is gone."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def write_refs(path: Path, **pids: int) -> None:

@@ -46,6 +46,15 @@ RPC_FLAGS = (
     "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_OPENSSL=OFF",
 )  # fmt: skip
 
+# The server takes one client at a time, and a second one hangs; a GPU serves several processes. So each connection
+# gets a process of its own. Replaced once, in ggml/src/ggml-rpc/ggml-rpc.cpp, before the build.
+RPC_PATCH = (
+    "        rpc_serve_client(backends, cache_dir, client_socket);\n",
+    "        signal(SIGCHLD, SIG_IGN);\n        if (fork() != 0) {\n            continue;\n        }\n"
+    "        rpc_serve_client(backends, cache_dir, client_socket);\n        _exit(0);\n",
+)
+RPC_INCLUDES = "#include <csignal>\n#include <unistd.h>\n"
+
 
 def content_key(*parts: object) -> str:
     """Twelve hex digits over data and, for each Path, the names, modes and bytes of the files under it."""
@@ -78,7 +87,7 @@ def runtime_root() -> str:
 
 def rpc_server() -> str:
     """Name of the built accelerator stand-in."""
-    return f"ggml-rpc-server-{content_key(devel_root(), SDIST_SHA256, RPC_FLAGS)}"
+    return f"ggml-rpc-server-{content_key(devel_root(), SDIST_SHA256, RPC_FLAGS, RPC_PATCH)}"
 
 
 def bare_root() -> str:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.lab import disk, llama, nspawn, paths, recipe
+from tests.lab.errors import LabError
 from tests.lab.progress import run_logged
 
 
@@ -63,6 +64,7 @@ def _build_accelerator() -> None:
     for folder in (source, build):
         shutil.rmtree(folder, ignore_errors=True)
     llama.unpack_tree(source)
+    _let_several_clients_in(source / "ggml/src/ggml-rpc/ggml-rpc.cpp")
     build.mkdir()
     work = root("rpc.work")
     disk.delete(work)
@@ -83,3 +85,11 @@ def _build_accelerator() -> None:
         disk.delete(work)
     shutil.rmtree(source)
     shutil.rmtree(build)
+
+
+def _let_several_clients_in(file: Path) -> None:
+    text = file.read_text()
+    before, after = recipe.RPC_PATCH
+    if text.count(before) != 1:
+        raise LabError("ggml-rpc.cpp has changed: RPC_PATCH in tests/lab/recipe.py does not apply")
+    file.write_text(recipe.RPC_INCLUDES + text.replace(before, after))

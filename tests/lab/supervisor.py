@@ -85,13 +85,38 @@ class Supervisor:
         status = nspawn.REBOOT
         while status == nspawn.REBOOT and not self._stopping:
             self._running = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=nspawn.environment())
-            process.write_refs(refs_file(self._name), supervisor=os.getpid(), nspawn=self._running.pid)
+            self._write_refs()
             if self._stopping:
                 self._running.terminate()
+            init = self._find_init()
+            self._write_refs(**({"init": init.pid} if init else {}))
             status = self._running.wait()
+            if init:
+                init.send(signal.SIGKILL)  # outlives a nspawn that was killed, and holds disk and network
+                init.wait_gone(10)
             print(f"nspawn ended: {status}", flush=True)
         self._leave()
         return status
+
+    def _write_refs(self, **more: int) -> None:
+        assert self._running
+        process.write_refs(refs_file(self._name), supervisor=os.getpid(), nspawn=self._running.pid, **more)
+
+    def _find_init(self) -> process.ProcessRef | None:
+        """The host's PID 1, as this machine sees it: nspawn's child that is 1 in its own pid namespace."""
+        assert self._running
+        until = time.monotonic() + 20
+        while self._running.poll() is None and time.monotonic() < until:
+            for child in process.children(self._running.pid):
+                try:
+                    status = Path(f"/proc/{child}/status").read_text()
+                except OSError:
+                    continue
+                inside = next(line for line in status.splitlines() if line.startswith("NSpid:"))
+                if inside.split()[-1] == "1":
+                    return process.ProcessRef.of(child)
+            time.sleep(0.02)
+        return None
 
     def _leave(self) -> None:
         for cgroup in cgroup_paths(self._name):
