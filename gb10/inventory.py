@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
+from pyinfra.api.state import State
 from pyinfra.connectors.ssh import connector_data_meta
+from pyinfra.context import ctx_state
 from pyinfra_cli.inventory import make_inventory
 
 from gb10.boxdata import BoxData, assignments, read_box_data
@@ -24,7 +27,12 @@ def load_inventory(path: Path) -> Inventory:
     """The inventory file ``path`` with all group data. Raises `BadInput` when there is no such file."""
     if not path.is_file():
         raise BadInput([Fault(str(path), "no such inventory file", "name one with --inventory FILE")])
-    inventory: Inventory = make_inventory(str(path), cwd=str(TOP))
+    # As the pyinfra command does: data files may import from the top folder.
+    if str(TOP) not in sys.path:
+        sys.path.append(str(TOP))
+    # pyinfra's file loader notes in the current state which file it executes.
+    with ctx_state.use(State()):
+        inventory: Inventory = make_inventory(str(path), cwd=str(TOP))
     return inventory
 
 
