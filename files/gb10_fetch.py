@@ -58,11 +58,11 @@ PLAIN = re.compile(r"^[A-Za-z0-9._/-]+$")
 SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
 
-class Failed(Exception):  # noqa: N818 - it is raised and read as a verdict
+class Failed(Exception):
     """This file cannot be had. The text is the one line for the person who reads it."""
 
 
-class Cut(Exception):  # noqa: N818
+class Cut(Exception):
     """The transfer broke; another try may help. `wait_s`: how long the server asks us to wait, if it does."""
 
     def __init__(self, text: str, wait_s: float | None = None) -> None:

@@ -16,7 +16,7 @@ def unresolved(catalogue: Catalogue, lock: Lock) -> list[Fault]:
     """A fault for each enabled model with a file that the lock does not know to the byte."""
     faults = []
     for model in catalogue.enabled:
-        reasons = [reason for file in model.files if (reason := _missing(file, lock))]
+        reasons = [reason for file in model.files if (reason := missing(file, lock))]
         if reasons:
             faults.append(
                 Fault(model.where, "; ".join(reasons), f"`gb10 pin {model.name}`, and commit the lock")
@@ -24,7 +24,7 @@ def unresolved(catalogue: Catalogue, lock: Lock) -> list[Fault]:
     return faults
 
 
-def _missing(file: FileRef, lock: Lock) -> str:
+def missing(file: FileRef, lock: Lock) -> str:
     """What the lock does not say of a file, in words; empty when it says all."""
     locked = lock.files.get((file.repo, file.file))
     if locked is None:
@@ -57,7 +57,7 @@ def fetch_manifest(
     for model in catalogue.enabled:
         for file in model.files:
             locked = lock.files.get((file.repo, file.file))
-            if locked is None or _missing(file, lock):
+            if locked is None or missing(file, lock):
                 continue
             path = file_path(PurePosixPath(models_dir), file)
             files[path] = {

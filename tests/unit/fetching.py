@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -93,6 +94,13 @@ class Box:
     def left(self) -> list[str]:
         """Names in the model's folder."""
         return sorted(path.name for path in (self.models / REPO).iterdir())
+
+    def part_sizes(self) -> list[int]:
+        sizes = []
+        for path in self.models.rglob("*.part"):
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(path.stat().st_size)
+        return sizes
 
     def manifest(self) -> Path:
         files = [
