@@ -1,0 +1,38 @@
+"""The ``gb10`` command: what a person does beside the deploy itself."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import click
+from pyinfra.api.exceptions import PyinfraError
+
+from gb10.commands.chat import chat
+from gb10.commands.check import check
+from gb10.commands.render import render
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Look after GB10 boxes: see what a deploy would put there, check it, talk to a box.
+
+    The deploy itself is `pyinfra inventory.py deploy.py`.
+    """
+
+
+cli.add_command(render)
+cli.add_command(check)
+cli.add_command(chat)
+
+
+def main() -> None:
+    """Entry point. A fault is one line on standard error and exit status 1, never a traceback."""
+    logging.getLogger("pyinfra").setLevel(logging.WARNING)
+    try:
+        cli()
+    except PyinfraError as error:
+        click.echo(f"gb10: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,46 @@
+"""``gb10 check``: every rule that needs no box."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gb10.commands import options
+from gb10.faults import BadInput, Fault
+from gb10.fetch_manifest import unresolved
+from gb10.inventory import desired, load_inventory
+
+
+def faults_of(inventory: Path) -> tuple[list[Fault], int]:
+    """Every fault of data, catalogue and lock over all hosts, each once; and the number of hosts."""
+    found: dict[Fault, None] = {}
+    hosts = list(load_inventory(inventory))
+    for host in hosts:
+        try:
+            box = desired(host)
+            list(box.files())
+            found |= dict.fromkeys(unresolved(box.catalogue, box.lock))
+        except BadInput as error:
+            found |= dict.fromkeys(error.faults)
+    return list(found), len(hosts)
+
+
+@click.command()
+@options.inventory
+def check(inventory: Path) -> None:
+    """Check data, catalogue and lock, all faults in one go. Needs no box and no network.
+
+    Exit status: 0 a deploy may begin, 1 it would be refused.
+
+    \b
+    Examples:
+      gb10 check
+      gb10 check --inventory tests/lab/inventory.py
+    """
+    faults, hosts = faults_of(inventory)
+    for fault in faults:
+        click.echo(fault, err=True)
+    if faults:
+        raise SystemExit(1)
+    click.echo(f"{inventory.name}: {hosts} host{'s' if hosts != 1 else ''}, no fault")
