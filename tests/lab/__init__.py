@@ -1,1 +1,1 @@
-"""The lab: real Debian hosts with systemd, sshd and Docker on one plain machine, and what stands in for a GB10."""
+"""The lab: real Debian hosts with systemd, sshd and Docker, and stand-ins for what a GB10 has."""

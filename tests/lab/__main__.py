@@ -1,4 +1,4 @@
-"""Command line of the lab: `python -m tests.lab up|down|reset|ssh|reboot|kill|snapshot|status|services|models|clean`."""
+"""Command line of the lab: `python -m tests.lab --help`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in of NVIDIA's package repository: the same paths, names and versions, signed with the lab's own key."""
+"""The stand-in of NVIDIA's package repository: its paths, names and versions, and the lab's own key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EPOCH = "1767225600"  # 2026-01-01, so that the same files make the same packag
 
 @dataclass(frozen=True)
 class Package:
-    """A package: what it depends on (`{v}` is its own version) and which stand-in files it ships, by target."""
+    """A package: what it depends on (`{v}`: its own version) and its files as (stand-in, folder, mode)."""
 
     name: str
     depends: str
@@ -53,7 +53,8 @@ PACKAGES = (
         ("postinst", "prerm"),
     ),
     Package(
-        "nvidia-container-toolkit", "nvidia-container-toolkit-base (= {v}), libnvidia-container-tools (>= {v})"
+        "nvidia-container-toolkit",
+        "nvidia-container-toolkit-base (= {v}), libnvidia-container-tools (>= {v})",
     ),
 )
 
@@ -88,7 +89,8 @@ def _build(package: Package, version: str, flat: Path) -> None:
             f"Package: {package.name}\nVersion: {version}\nArchitecture: {ARCHITECTURE}\n"
             "Section: utils\nPriority: optional\nMaintainer: gb10 lab <lab@localhost>\n"
             f"Depends: {package.depends.format(v=version)}\n"
-            f"Description: stand-in for {package.name}\n For test hosts without an NVIDIA GPU; holds nothing of NVIDIA's.\n"
+            f"Description: stand-in for {package.name}\n"
+            " For test hosts without an NVIDIA GPU; holds nothing of NVIDIA's.\n"
         )
         (root / "DEBIAN").mkdir(exist_ok=True)
         (root / "DEBIAN/control").write_text(control)

@@ -1,4 +1,4 @@
-"""The bare root: a Debian root with everything a host has before the deploy, images in its Docker included."""
+"""The bare root: Debian with everything that a host has before the deploy, images in its Docker too."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from tests.lab import disk, nspawn, paths, recipe, roots
 from tests.lab.errors import LabError
 from tests.lab.progress import run_logged, say
 
-# Units that wait for what a lab host has not, or that would write to this machine's kernel: /sys and /proc/sys are
-# writable inside.
+# Units that wait for what a lab host has not, or that would write to this machine's kernel: /sys and
+# /proc/sys are writable inside.
 MASKED = (
     "systemd-networkd.service", "systemd-networkd.socket", "systemd-networkd-wait-online.service",
     "systemd-udevd.service", "systemd-udevd-control.socket", "systemd-udevd-kernel.socket",
     "systemd-udev-trigger.service", "systemd-sysctl.service", "systemd-modules-load.service",
     "systemd-binfmt.service", "sys-kernel-config.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount",
     "console-getty.service", "container-getty@.service", "getty.target", "apt-daily.timer",
-    "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer", "e2scrub_reap.service",
+    "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer",
+    "e2scrub_reap.service",
 )  # fmt: skip
 ENABLED = (
-    "ssh.service", "docker.service", "lab-network.service", "standin-accelerator.service", "vllm-lane-a.service",
-    "vllm-lane-b.service",
+    "ssh.service", "docker.service", "lab-network.service", "standin-accelerator.service",
+    "vllm-lane-a.service", "vllm-lane-b.service",
 )  # fmt: skip
 _DONE = "opt/lab-prepare/done"
 
 
 def ensure() -> Path:
-    """The bare root of today's recipe, made when absent (minutes from nothing, seconds when only files changed)."""
+    """The bare root of today's recipe, made when absent (minutes from nothing, seconds for changed files)."""
     final = roots.root(recipe.bare_root())
     if final.exists():
         return final
@@ -44,7 +45,7 @@ def ensure() -> Path:
 
 
 def prune() -> list[str]:
-    """Delete roots and accelerators that today's recipe does not use; their names. Hosts keep what they share."""
+    """Delete what today's recipe does not use; its names. Hosts keep the blocks they share with it."""
     gone = [path for path in (paths.disk() / "roots").iterdir() if path.name not in recipe.current_roots()]
     for path in gone:
         disk.delete(path)

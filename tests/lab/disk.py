@@ -1,4 +1,4 @@
-"""The lab's disk: a sparse file with btrfs, so that a fresh host is a snapshot and a reset takes no copying."""
+"""The lab's disk: a sparse file with btrfs, so that a fresh host is a snapshot and a reset copies nothing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def attach() -> None:
         free = shutil.disk_usage(image.parent).free
         size = min(_MOST, free - _LEFT_TO_MACHINE) // GIB * GIB
         if size < 8 * GIB:
-            raise LabError(f"{image.parent} has {free // GIB} GiB free; the lab needs 12 (or set GB10_LAB_CACHE)")
+            raise LabError(
+                f"{image.parent} has {free // GIB} GiB free; the lab needs 12 (or set GB10_LAB_CACHE)"
+            )
         part = image.with_suffix(".part")
         with part.open("wb") as handle:
             handle.truncate(size)

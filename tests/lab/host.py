@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
 
-from tests.lab import bare, disk, network, paths, process, services, supervisor
+from tests.lab import bare, disk, login, network, paths, process, services, supervisor
 from tests.lab.errors import LabError
 from tests.lab.progress import say
 
@@ -29,8 +28,8 @@ _STOP_LIMIT = 45.0
 class LabHost:
     """One host of the lab, by name.
 
-    As a context manager it is up inside and down after. Methods raise LabError, in one line, when the machine cannot
-    do what they ask; every wait has a bound.
+    As a context manager it is up inside and down after. Methods raise LabError, in one line, when the
+    machine cannot do what they ask; every wait has a bound.
     """
 
     def __init__(self, name: str = "box") -> None:
@@ -76,7 +75,7 @@ class LabHost:
     def up(self) -> LabHost:
         """Power the host on (made from the bare root the first time) and wait until systemd says running."""
         begun = time.monotonic()
-        with disk.lock(), _released_on_failure():
+        with disk.lock(), _ReleasedOnFailure():
             disk.require_machine()
             disk.attach()
             if not self.root.exists():
@@ -100,12 +99,14 @@ class LabHost:
     def reset(self, to: str | None = None) -> LabHost:
         """Back to the bare root, or to the snapshot `to`, and up."""
         begun = time.monotonic()
-        with disk.lock(), _released_on_failure():
+        with disk.lock(), _ReleasedOnFailure():
             disk.require_machine()
             disk.attach()
             source = bare.ensure() if to is None else self._snapshot(to)
             if not source.exists():
-                raise LabError(f"{self.name} has no snapshot {to!r}; it has: {' '.join(self.snapshots()) or 'none'}")
+                raise LabError(
+                    f"{self.name} has no snapshot {to!r}; it has: {' '.join(self.snapshots()) or 'none'}"
+                )
             self._power_off(orderly=False)
             disk.delete(self.root)
             self._make(source)
@@ -118,7 +119,7 @@ class LabHost:
         """Keep the disk as it is now under `tag`; of a running host it is what a power cut would leave."""
         if not re.fullmatch(r"[a-zA-Z0-9._-]+", tag):
             raise LabError(f"snapshot {tag!r}: use letters, digits, . _ -")
-        with disk.lock(), _released_on_failure():
+        with disk.lock(), _ReleasedOnFailure():
             disk.attach()
             if not self.root.exists():
                 raise LabError(f"{self.name} has no disk yet: python -m tests.lab up {self.name}")
@@ -134,7 +135,7 @@ class LabHost:
 
     def discard(self) -> None:
         """Power off and delete the host's disk and snapshots; its address and ssh host key are remembered."""
-        with disk.lock(), _released_on_failure():
+        with disk.lock(), _ReleasedOnFailure():
             self._power_off(orderly=False)
             disk.attach()
             disk.delete(self.root)
@@ -149,7 +150,9 @@ class LabHost:
         until = time.monotonic() + _BOOT_LIMIT
         while True:
             if time.monotonic() > until:
-                raise LabError(f"{self.name} did not reboot within {_BOOT_LIMIT:.0f} s (console: {self.console})")
+                raise LabError(
+                    f"{self.name} did not reboot within {_BOOT_LIMIT:.0f} s (console: {self.console})"
+                )
             if self._answers() and self._boot_id(check=False) not in ("", before):
                 break
             time.sleep(0.1)
@@ -173,26 +176,28 @@ class LabHost:
             line = f"sudo -n sh -c {shlex.quote(line)}"
         try:
             done = subprocess.run(
-                [*self.ssh_command(), line], input=stdin, capture_output=True, text=True, timeout=limit, check=False,
-                stdin=subprocess.DEVNULL if stdin is None else None,
-            )  # fmt: skip
+                [*self.ssh_command(), line],
+                input=stdin or "",
+                capture_output=True,
+                text=True,
+                timeout=limit,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             raise LabError(f"{self.name}: not done after {limit:.0f} s: {line}") from None
         if check and done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
-            raise LabError(f"{self.name}: {line}: status {done.returncode}: {said[-1] if said else 'no output'}")
+            raise LabError(
+                f"{self.name}: {line}: status {done.returncode}: {said[-1] if said else 'no output'}"
+            )
         return done
 
     def ssh_command(self) -> list[str]:
         """The ssh command line up to the remote command, with strict host key checking."""
-        return [
-            "ssh", "-F", "none", "-i", str(paths.ssh_key()), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
-            "-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={paths.known_hosts()}",
-            "-o", "ConnectTimeout=5", "-o", "LogLevel=ERROR", f"{paths.USER}@{self.address}",
-        ]  # fmt: skip
+        return login.ssh_command(self.address)
 
     def wait_ready(self) -> None:
-        """Wait until sshd answers and systemd says running. Raises LabError naming failed units or the console."""
+        """Wait for sshd and for systemd to say running. LabError names failed units or the console."""
         until = time.monotonic() + _BOOT_LIMIT
         told = time.monotonic()
         while not self._answers():
@@ -230,18 +235,12 @@ class LabHost:
         folder.mkdir(parents=True, exist_ok=True)
         if not self._record.exists():
             self._record.write_text(json.dumps({"index": _free_index()}))
-        _make_keys(self.name, self.address)
+        login.make_keys(self.name, self.address)
         disk.snapshot(source, self.root)
         bare.write_identity(self.root, self.name)
         prefix = network.NETWORK.prefixlen
         (self.root / "etc/lab-address").write_text(f"ADDRESS={self.address}/{prefix}\n")
-        for key in folder.glob("ssh_host_*"):
-            shutil.copy2(key, self.root / "etc/ssh" / key.name)
-        home = self.root / "home" / paths.USER
-        allowed = home / ".ssh/authorized_keys"
-        shutil.copyfile(paths.ssh_key().with_suffix(".pub"), allowed)
-        shutil.chown(allowed, home.stat().st_uid, home.stat().st_gid)
-        allowed.chmod(0o600)
+        login.install_keys(self.name, self.root)
 
     def _power_on(self) -> None:
         """Start the supervisor, unless it runs; end what a dead supervisor left first."""
@@ -254,7 +253,13 @@ class LabHost:
         with self.console.open("ab") as log:
             command = [sys.executable, "-m", "tests.lab.supervisor", self.name, str(self.root)]
             subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=paths.REPOSITORY, check=True, timeout=20
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=paths.REPOSITORY,
+                check=True,
+                timeout=20,
             )
         until = time.monotonic() + 20
         while "nspawn" not in process.read_refs(supervisor.refs_file(self.name)):
@@ -270,8 +275,8 @@ class LabHost:
             over.send(signal.SIGTERM)
             if not over.wait_gone(_STOP_LIMIT):
                 say(f"{self.name} is not down after {_STOP_LIMIT:.0f} s: cutting its power")
-        # The host's own PID 1 goes first: the kernel ends everything in it, nspawn tidies up after it, and the
-        # supervisor sees an end that is no reboot. The other way round PID 1 would live on without them.
+        # The host's own PID 1 goes first: the kernel ends everything in it, nspawn tidies up after it, and
+        # the supervisor sees an end that is no reboot. The other way round PID 1 would live on without them.
         if init:
             init.send(signal.SIGKILL)
         for ref in (init, inner, over):
@@ -283,7 +288,7 @@ class LabHost:
         supervisor.refs_file(self.name).unlink(missing_ok=True)
 
 
-class _released_on_failure:
+class _ReleasedOnFailure:
     """Leaves no mount, bridge or service behind when the block fails (Ctrl-C too) and no host runs."""
 
     def __enter__(self) -> None:
@@ -303,7 +308,7 @@ def known_hosts() -> list[LabHost]:
 
 
 def release_if_idle() -> None:
-    """Unmount the disk, remove the bridge and end the services, unless a host runs. Call it with the lock held."""
+    """Unmount the disk, remove the bridge, end the services, unless a host runs. The lock must be held."""
     if any(host.running for host in known_hosts()):
         return
     services.end()
@@ -319,21 +324,3 @@ def _free_index() -> int:
         if index not in taken:
             return index
     raise LabError("no address left: python -m tests.lab clean")
-
-
-def _make_keys(name: str, address: IPv4Address) -> None:
-    """The lab's key, the host's key, and the line in known_hosts."""
-    for path, comment in (
-        (paths.ssh_key(), "gb10-lab"),
-        (paths.host_dir(name) / "ssh_host_ed25519_key", f"{name} (lab host)"),
-    ):
-        if not path.exists():
-            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    public = (paths.host_dir(name) / "ssh_host_ed25519_key.pub").read_text().split()
-    line = f"{address},{name} {public[0]} {public[1]}"
-    known = paths.known_hosts()
-    lines = known.read_text().splitlines() if known.exists() else []
-    if line not in lines:
-        kept = [old for old in lines if not old.startswith(f"{address},")]
-        known.write_text("\n".join([*kept, line]) + "\n")

@@ -2,8 +2,8 @@
 
 GET and HEAD of /{org}/{repo}/resolve/{rev}/{file} redirect (302) to a CDN-like path on the same server, with
 X-Repo-Commit, X-Linked-Size and X-Linked-Etag (the file's sha256, quoted) as the hub sends for LFS files;
-/api/models/{org}/{repo}/revision/{rev} lists a revision, with sizes and sha256 under ?blobs=true. The CDN path knows
-Range (206, 416) and ETag. Gated repositories answer 401 without the right bearer token.
+/api/models/{org}/{repo}/revision/{rev} lists a revision, with sizes and sha256 under ?blobs=true. The CDN
+path knows Range (206, 416) and ETag. Gated repositories answer 401 without the right bearer token.
 """
 
 from __future__ import annotations
@@ -13,12 +13,26 @@ import hashlib
 import json
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from tests.lab.faults import Fault, Faults, write_faults
+
+__all__ = [
+    "Fault",
+    "Faults",
+    "Hub",
+    "HubFile",
+    "HubHandler",
+    "HubRepo",
+    "HubServer",
+    "Request",
+    "write_faults",
+]
 
 _BLOCK = 1 << 16
 
@@ -61,24 +75,6 @@ class HubRepo:
         return next((file for file in self.files if file.name == name), None)
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong for one path. The fields combine; `times` requests are hit, then the path heals (None: all).
-
-    status: answer with this HTTP status. close_after: cut the connection after so many bytes of the body.
-    corrupt: flip the first byte. bytes_per_s: slow down to that many bytes a second. drop_headers: leave out the
-    X-Linked-* headers, as for a file that is not in LFS. wrong_etag: announce another sha256.
-    """
-
-    status: int | None = None
-    close_after: int | None = None
-    corrupt: bool = False
-    bytes_per_s: int | None = None
-    drop_headers: bool = False
-    wrong_etag: bool = False
-    times: int | None = None
-
-
 @dataclass
 class Request:
     """A request as it was answered: method, path, status and the request's headers (names in lower case)."""
@@ -89,69 +85,15 @@ class Request:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Faults:
-    """Faults by path suffix, set in the process or by a control file (JSON: suffix to the fields of a Fault).
-
-    A suffix such as "tiny-a.gguf" hits the resolve path and the CDN path of that file alike; "/cdn/…" or
-    "resolve/main/tiny-a.gguf" hit one of them. The control file is read anew whenever it changes.
-    """
-
-    def __init__(self, control: Path | None = None) -> None:
-        self._control = control
-        self._seen = -1
-        self._faults: dict[str, Fault] = {}
-        self._hits: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def set(self, suffix: str, fault: Fault) -> None:
-        """Let requests whose path ends with `suffix` go wrong."""
-        with self._lock:
-            self._faults[suffix] = fault
-            self._hits[suffix] = 0
-
-    def clear(self) -> None:
-        """Heal everything."""
-        with self._lock:
-            self._faults.clear()
-
-    def hit(self, path: str) -> Fault:
-        """The fault for this request, counted; an empty one when nothing is wrong."""
-        with self._lock:
-            self._read_control()
-            for suffix, fault in self._faults.items():
-                if path.endswith(suffix) and (fault.times is None or self._hits[suffix] < fault.times):
-                    self._hits[suffix] += 1
-                    return fault
-        return Fault()
-
-    def _read_control(self) -> None:
-        if self._control is None:
-            return
-        try:
-            changed = self._control.stat().st_mtime_ns
-            raw = self._control.read_text()
-        except OSError:
-            changed, raw = 0, "{}"
-        if changed != self._seen:
-            self._seen = changed
-            self._faults = {suffix: Fault(**fields) for suffix, fields in json.loads(raw).items()}
-            self._hits = dict.fromkeys(self._faults, 0)
-
-
-def write_faults(control: Path, faults: dict[str, Fault]) -> None:
-    """Write the control file of a running hub, atomically; an empty dict heals everything."""
-    beside = control.with_suffix(".new")
-    beside.write_text(json.dumps({suffix: asdict(fault) for suffix, fault in faults.items()}))
-    beside.replace(control)
-
-
 class Hub:
     """The hub's answers, apart from any server: repositories, faults, and a record of requests.
 
     `prefix` is the path under which a server mounts it ("/hub", or "" for a server of its own).
     """
 
-    def __init__(self, repos: tuple[HubRepo, ...] = (), *, prefix: str = "", control: Path | None = None) -> None:
+    def __init__(
+        self, repos: tuple[HubRepo, ...] = (), *, prefix: str = "", control: Path | None = None
+    ) -> None:
         self.repos = {repo.name: repo for repo in repos}
         self.prefix = prefix
         self.faults = Faults(control)
@@ -177,7 +119,7 @@ class Hub:
         self.requests.append(Request(handler.command, path, handler.answered, headers))
 
     def _open(self, handler: HubHandler, name: str, revision: str | None) -> HubRepo | None:
-        """The repository if this client may see it at this revision; otherwise the refusal is already sent."""
+        """The repository if this client may see it at this revision; otherwise the refusal is sent."""
         repo = self.repos.get(name)
         if repo is None:
             # The hub does not tell an anonymous client whether a repository exists.
@@ -203,7 +145,13 @@ class Hub:
                 sibling |= {"size": file.size, "blobId": file.sha256[:40], "lfs": lfs}
             siblings.append(sibling)
         gated = "manual" if repo.token else False
-        body = {"id": repo.name, "modelId": repo.name, "sha": repo.commit, "gated": gated, "siblings": siblings}
+        body = {
+            "id": repo.name,
+            "modelId": repo.name,
+            "sha": repo.commit,
+            "gated": gated,
+            "siblings": siblings,
+        }
         handler.body(200, json.dumps(body).encode(), "application/json; charset=utf-8")
 
     def _resolve(self, handler: HubHandler, name: str, revision: str, filename: str, fault: Fault) -> None:
@@ -214,11 +162,12 @@ class Hub:
         if file is None:
             handler.error(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": repo.commit})
             return
+        # Absolute, as the hub's is: its CDN is another host.
+        cdn = f"http://{handler.headers['Host']}{self.prefix}/cdn/{repo.name}"
         headers = {
             "X-Repo-Commit": repo.commit,
             "Accept-Ranges": "bytes",
-            # Absolute, as the hub's is: its CDN is another host.
-            "Location": f"http://{handler.headers['Host']}{self.prefix}/cdn/{repo.name}/{file.sha256}/{quote(file.name)}",
+            "Location": f"{cdn}/{file.sha256}/{quote(file.name)}",
         }
         if not fault.drop_headers:
             digest = "0" * 64 if fault.wrong_etag else file.sha256
@@ -318,12 +267,14 @@ class HubHandler(BaseHTTPRequestHandler):
 
 
 class HubServer(ThreadingHTTPServer):
-    """A hub on an address of its own; a context manager that serves in a thread. Port 0 takes any free port."""
+    """A hub on an address of its own, served in a thread while the context is open. Port 0: any free port."""
 
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, hub: Hub, address: tuple[str, int] = ("127.0.0.1", 0), handler: type[HubHandler] = HubHandler):
+    def __init__(
+        self, hub: Hub, address: tuple[str, int] = ("127.0.0.1", 0), handler: type[HubHandler] = HubHandler
+    ):
         self.hub = hub
         super().__init__(address, handler)
 

@@ -1,7 +1,7 @@
 """The pinned llama.cpp: its source package, its tree, and a git repository that serves the pinned commit.
 
-The source package ships the submodule with its git objects (a shallow history of one commit), so the commit that the
-lab's hosts fetch is the real upstream commit, by its real name.
+The source package ships the submodule with its git objects (a shallow history of one commit), so the
+commit that the lab's hosts fetch is the real upstream commit, by its real name.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _unpack(inside: str, target: Path) -> None:
 
 
 def repository() -> Path:
-    """A bare repository with the pinned commit on master, made when absent. Raises LabError if it is not there."""
+    """A bare repository with the pinned commit on master, made when absent. LabError when git fails."""
     final = paths.cache() / "git" / "llama.cpp.git"
     if final.exists():
         return final
@@ -79,7 +79,7 @@ def repository() -> Path:
     (source / "HEAD").write_text(f"{recipe.LLAMA_COMMIT}\n")
     (source / "shallow").write_text(f"{recipe.LLAMA_COMMIT}\n")
     _git("init", "--quiet", "--bare", "--initial-branch=master", str(part))
-    refs = [f"HEAD:refs/heads/master", f"HEAD:refs/tags/{recipe.LLAMA_TAG}"]
+    refs = ["HEAD:refs/heads/master", f"HEAD:refs/tags/{recipe.LLAMA_TAG}"]
     _git("-C", str(part), "fetch", "--quiet", "--depth=1", f"file://{source}", *refs)
     for key in ("allowAnySHA1InWant", "allowReachableSHA1InWant", "allowTipSHA1InWant"):
         _git("-C", str(part), "config", f"uploadpack.{key}", "true")

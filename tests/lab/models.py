@@ -1,7 +1,8 @@
 """Small models of random weights that llama.cpp serves like any other, and the hub's repositories of them.
 
-To add one: a `ModelSpec` in `SPECS`. To add an architecture: an entry in `ARCHITECTURES`. Files are made once, in the cache; the bytes depend on the spec alone
-(seeded raw PCG64 output, not a distribution whose stream may change between numpy versions).
+To add one: a `ModelSpec` in `SPECS`. To add an architecture: an entry in `ARCHITECTURES`. Files are made
+once, in the cache; their bytes depend on the spec and the gguf package alone (seeded raw PCG64 output, not a
+distribution whose stream may change between numpy versions).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.lab.hub import HubFile, HubRepo
 Weights = npt.NDArray[np.float32]
 Layer = Iterator[tuple[str, tuple[int, ...]]]
 
-GATED_TOKEN = "hf_lab_stand_in"  # noqa: S105 - opens nothing but the lab's own hub
+GATED_TOKEN = "hf_lab_stand_in"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|> {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|> {% endif %}"
@@ -33,9 +34,10 @@ _STEPS_STD = 73.9  # standard deviation of a uniform int8
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Shape of a model. `heads_kv` may be one number or one for each layer; `shards` files of about equal size.
+    """Shape of a model.
 
-    `dtype` is that of the matrices (F16 or Q8_0; one-dimensional tensors are F32). `more` is written as metadata
+    `heads_kv` is one number or one for each layer; `shards` the number of files, with about as many tensors
+    each. `dtype` is that of the matrices (F16 or Q8_0; one-dimensional tensors are F32). `more` is metadata
     under the architecture's prefix, for what an architecture wants beyond the common hyperparameters.
     """
 
@@ -76,7 +78,7 @@ class ModelSpec:
 SPECS = (
     ModelSpec("tiny-a", embedding=64, layers=4, heads=4, heads_kv=4, feed_forward=192, seed=1),
     ModelSpec("tiny-b", embedding=128, layers=6, heads=8, heads_kv=2, feed_forward=256, context=8192, seed=2),
-    # Large enough that tokens per second mean something on a CPU, small enough to be written in a second or two.
+    # Large enough that tokens per second mean something on a CPU, small enough to be written in a second.
     ModelSpec("small-c", 768, 12, 12, 4, 2048, context=32768, dtype="Q8_0", seed=3),
     ModelSpec("shards-d", embedding=128, layers=6, heads=8, heads_kv=4, feed_forward=256, shards=3, seed=4),
     ModelSpec("gated-e", embedding=64, layers=2, heads=4, heads_kv=4, feed_forward=192, gated=True, seed=5),
@@ -175,7 +177,7 @@ def _tensors(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _values(stream: np.random.PCG64, shape: tuple[int, ...]) -> Weights:
-    """Ones for norms; for matrices uniform noise that keeps activations at about their size (1/sqrt(inputs))."""
+    """Ones for norms; for matrices uniform noise that keeps activations at about their size."""
     if len(shape) == 1:
         return np.ones(shape, np.float32)
     count = int(np.prod(shape))
@@ -186,7 +188,9 @@ def _values(stream: np.random.PCG64, shape: tuple[int, ...]) -> Weights:
 def _metadata(spec: ModelSpec, writer: gguf.GGUFWriter) -> None:
     tokens, kinds = _vocabulary()
     writer.add_name(spec.name)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if spec.dtype == "F16" else gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_file_type(
+        gguf.LlamaFileType.MOSTLY_F16 if spec.dtype == "F16" else gguf.LlamaFileType.MOSTLY_Q8_0
+    )
     writer.add_vocab_size(len(tokens))
     writer.add_context_length(spec.context)
     writer.add_embedding_length(spec.embedding)
@@ -216,7 +220,7 @@ def _metadata(spec: ModelSpec, writer: gguf.GGUFWriter) -> None:
 
 
 def _vocabulary() -> tuple[list[str], list[int]]:
-    """Tokens and their types: control tokens, a token for each byte (any text can be said), printable ASCII."""
+    """Tokens and their types: control tokens, one for each byte (any text can be said), printable ASCII."""
     kind = gguf.TokenType
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *_LETTERS]
     kinds = [kind.UNKNOWN, kind.CONTROL, kind.CONTROL, *[kind.BYTE] * 256, *[kind.NORMAL] * len(_LETTERS)]

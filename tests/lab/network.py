@@ -6,6 +6,7 @@ Hosts sit on `BRIDGE` and have no default route and no resolver, so whatever the
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from ipaddress import IPv4Address, IPv4Network
@@ -51,19 +52,22 @@ def bring_up() -> None:
     taken = _ip("-o", "-4", "addr", "show", "to", str(NETWORK))
     if taken:
         interface = taken.split()[1]
-        raise LabError(f"{NETWORK} is in use on {interface}: free it, or change NETWORK in tests/lab/network.py")
+        raise LabError(
+            f"{NETWORK} is in use on {interface}: free it, or change NETWORK in tests/lab/network.py"
+        )
     _ip("link", "add", BRIDGE, "type", "bridge", "forward_delay", "0", "stp_state", "0")
-    try:
+    with contextlib.suppress(OSError):  # a kernel without IPv6 has nothing to switch off
         Path("/proc/sys/net/ipv6/conf", BRIDGE, "disable_ipv6").write_text("1")
-    except OSError:
-        pass  # a kernel without IPv6 has nothing to switch off
     _ip("addr", "add", f"{GATEWAY}/{NETWORK.prefixlen}", "dev", BRIDGE)
     _ip("link", "set", BRIDGE, "up")
     _let_hosts_talk()
 
 
 def tear_down() -> None:
-    """Remove the bridge and the firewall rule that came with it."""
+    """Remove the bridge and the firewall rule that came with it, unless hosts of another cache are on it."""
+    ports = Path("/sys/class/net", BRIDGE, "brif")
+    if ports.is_dir() and any(ports.iterdir()):
+        return
     if shutil.which("iptables"):
         subprocess.run(["iptables", "-D", *_ACCEPT], capture_output=True, check=False)
     if bridge_is_up():

@@ -37,9 +37,10 @@ def run_logged(
     say(what)
     source = stdin.open("rb") if stdin else subprocess.DEVNULL
     try:
-        with log.open("ab") as out, subprocess.Popen(
-            command, stdin=source, stdout=out, stderr=subprocess.STDOUT, env=env
-        ) as running:
+        with (
+            log.open("ab") as out,
+            subprocess.Popen(command, stdin=source, stdout=out, stderr=subprocess.STDOUT, env=env) as running,
+        ):
             try:
                 _watch(what, running, begun, limit, log)
             except BaseException:

@@ -28,7 +28,7 @@ MMDEBSTRAP = (
     "--variant=minbase", "--format=directory",
     '--aptopt=Acquire::Languages "none"',
     "--dpkgopt=force-unsafe-io",
-    *(f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "info", "locale", "lintian")),
+    *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "info", "locale", "lintian")),
 )  # fmt: skip
 
 # The pinned llama.cpp comes in this source package, git objects and all.
@@ -46,8 +46,8 @@ RPC_FLAGS = (
     "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_OPENSSL=OFF",
 )  # fmt: skip
 
-# The server takes one client at a time, and a second one hangs; a GPU serves several processes. So each connection
-# gets a process of its own. Replaced once, in ggml/src/ggml-rpc/ggml-rpc.cpp, before the build.
+# The server takes one client at a time, and a second one hangs; a GPU serves several processes. So each
+# connection gets a process of its own: replaced once, in ggml/src/ggml-rpc/ggml-rpc.cpp, before the build.
 RPC_PATCH = (
     "        rpc_serve_client(backends, cache_dir, client_socket);\n",
     "        signal(SIGCHLD, SIG_IGN);\n        if (fork() != 0) {\n            continue;\n        }\n"
@@ -93,8 +93,8 @@ def rpc_server() -> str:
 def bare_root() -> str:
     """Name of the root that a fresh host is a snapshot of."""
     made_of = (host_root(), devel_root(), runtime_root(), rpc_server())
-    programs = [paths.HERE / name for name in ("bare.py", "nspawn.py", "supervisor.py")]
-    return f"bare-{content_key(made_of, paths.ROOTFS, paths.STANDINS / 'nvidia-smi-standin', *programs)}"
+    files = (paths.ROOTFS, paths.STANDINS / "nvidia-smi-standin", paths.HERE / "bare.py")
+    return f"bare-{content_key(made_of, *files)}"
 
 
 def current_roots() -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Debian roots from nothing: the host's, the two base images', and the accelerator built in the build image."""
+"""Debian roots from nothing (the host's, the two base images') and the accelerator, built in one of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _debian(name: str, packages: tuple[str, ...], about: int) -> None:
     part = final.with_name(final.name + ".part")
     disk.delete(part)
     disk.create(part)
-    # Without a mirror argument mmdebstrap takes its built-in default; APT uses this machine's own configuration.
+    # Without a mirror argument mmdebstrap takes its built-in default and this machine's proxy settings.
     include = f"--include={','.join(packages)}"
     command = ["mmdebstrap", *recipe.MMDEBSTRAP, include, recipe.SUITE, str(part)]
     run_logged(f"Debian root {name} (about {about} s)", command, paths.logs() / f"{name}.log", limit=900)

@@ -1,4 +1,4 @@
-"""The background services of the lab on the bridge's address: started by the first `up`, ended by the last `down`."""
+"""The lab's background services on the bridge's address: the first `up` starts, the last `down` ends them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def _folder() -> Path:
 
 def _key() -> str:
     """Services of another key were started from other files: they are ended and started anew."""
-    modules = [paths.HERE / name for name in ("web.py", "hub.py", "models.py", "aptrepo.py", "network.py")]
+    modules = [
+        paths.HERE / name
+        for name in ("web.py", "hub.py", "faults.py", "models.py", "aptrepo.py", "network.py")
+    ]
     return recipe.content_key(*modules, paths.STANDINS / "toolkit")
 
 
@@ -34,7 +37,7 @@ def running() -> dict[str, process.ProcessRef]:
 
 
 def ensure() -> None:
-    """Start what does not run and wait until it listens. The bridge must be up; call it with the lock held."""
+    """Start what does not run, and wait until it listens. The bridge must be up and the lock held."""
     _folder().mkdir(parents=True, exist_ok=True)
     mine = {name: _folder() / f"{name}-{_key()}.json" for name in ("http", "git")}
     for file in _folder().glob("*.json"):

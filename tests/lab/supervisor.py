@@ -1,7 +1,7 @@
 """One small process for each running host: holds nspawn, starts it again after a reboot inside, ends with it.
 
-Run as `python -m tests.lab.supervisor NAME ROOT`. It leaves the caller's session, so it outlives the command that
-started it. SIGTERM is an orderly shutdown of the host. A nspawn that was killed (a power cut) is not started again.
+Run as `python -m tests.lab.supervisor NAME ROOT`. It leaves the caller's session, so it outlives the command
+that started it. SIGTERM is an orderly shutdown of the host. After a power cut nspawn is not started again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def refs_file(name: str) -> Path:
 def cgroup_paths(name: str) -> list[Path]:
     """The host's own cgroup in each hierarchy that systemd inside may manage.
 
-    Two hosts that started in one cgroup would share the subtree and end each other's services. Empty where systemd
-    runs this machine: there nspawn gets a scope.
+    Two hosts that started in one cgroup would share the subtree and end each other's services. Empty where
+    systemd runs this machine: there nspawn gets a scope.
     """
     if Path("/run/systemd/system").exists():
         return []
@@ -39,7 +39,7 @@ def cgroup_paths(name: str) -> list[Path]:
 
 
 def remove_cgroups(name: str) -> None:
-    """Remove what is left of the host's cgroups, deepest first; then their parent when no host is left in it."""
+    """Remove what is left of the host's cgroups, deepest first; then their parent when it is empty."""
     for top in cgroup_paths(name):
         if top.is_dir():
             for folder, _, _ in os.walk(top, topdown=False):

@@ -1,6 +1,7 @@
 """The lab's HTTP server: the model hub under /hub, the package repository under /libnvidia-container.
 
-Run as `python -m tests.lab.web REFS_FILE` by `services`; it leaves the caller's session and writes its process there.
+Run as `python -m tests.lab.web REFS_FILE` by `services`; it leaves the caller's session and writes its
+process there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class LabHandler(HubHandler):
 
     repository: Path
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the base class names it so
         """Answer by path."""
         path = unquote(urlsplit(self.path).path)
         if path.startswith(self.hub.prefix + "/"):
