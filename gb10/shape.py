@@ -1,8 +1,8 @@
 """What each layer of a model keeps in memory for a context, read from its metadata as llama.cpp reads it.
 
-Source: ``load_hparams`` and ``create_memory`` in llama.cpp's ``src/llama-model.cpp``, ``load_arch_hparams`` in
-``src/models/*.cpp``, ``n_embd_r`` and ``n_embd_s`` in ``src/llama-hparams.cpp``. An architecture that is not in
-the tables below gets an upper bound, and ``Shape.known`` says so.
+Source: ``load_hparams`` and ``create_memory`` in llama.cpp's ``src/llama-model.cpp``, ``load_arch_hparams``
+in ``src/models/*.cpp``, ``n_embd_r`` and ``n_embd_s`` in ``src/llama-hparams.cpp``. An architecture that is
+not in the tables below gets an upper bound, and ``Shape.known`` says so.
 """
 
 from __future__ import annotations
@@ -10,79 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gb10.architectures import (
+    ATTENTION_INTERVAL,
+    BOTH,
+    EXAONE4_LAYERS_WITH_WINDOW,
+    GEMMA3N_LAYERS_WITH_KV,
+    HEADLESS_IS_RECURRENT,
+    MLA,
+    PLAIN,
+    RECURRENT,
+    SLIDING_WINDOWS,
+)
 from gb10.gguf import GgufError, Header
 
 MAX_LAYERS = 1024
 """More than any model has; llama.cpp's own limit is lower."""
 
 FULL, SLIDING, NOTHING = "full", "sliding", "nothing"
-
-PLAIN = frozenset(
-    "apertus arcee arctic baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm codeshell cogvlm command-r"
-    " dbrx deci deepseek dots1 ernie4_5 ernie4_5-moe exaone falcon gemma glm4 glm4moe gpt2 gptneox granite granitemoe"
-    " grok grovemoe hunyuan-dense hunyuan-moe hy_v3 internlm2 jais llama maincoder minicpm minicpm3 minimax-m2"
-    " mistral3 mpt nemotron olmo olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo plm qwen qwen2"
-    " qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe refact seed_oss smollm3 stablelm starcoder starcoder2 talkie"
-    " xverse".split()
-)
-"""Dense and MoE architectures in which every layer is full attention."""
-
-MLA = frozenset({"deepseek2", "deepseek2-ocr", "mistral4"})
-"""Architectures that keep one compressed K for each token, where `key_length_mla` is set."""
-
-ATTENTION_INTERVAL = frozenset({"qwen3next", "qwen35", "qwen35moe"})
-"""Gated delta nets: recurrent but for every n-th layer."""
-
-HEADLESS_IS_RECURRENT = frozenset(
-    {"nemotron_h", "nemotron_h_moe", "jamba", "granitehybrid", "lfm2", "lfm2moe"}
-)
-"""Hybrids in which a layer without KV heads is recurrent."""
-
-RECURRENT = frozenset({"mamba", "mamba2"})
-BOTH = frozenset({"falcon-h1"})
-"""Each layer holds a recurrent state and a KV cache."""
-
-
-@dataclass(frozen=True)
-class Sliding:
-    """How an architecture with a sliding window is read.
-
-    ``period``: one layer of so many is full attention, the last, or the first with ``first_is_full``. Without a
-    period the metadata must list the layers. ``window`` is what counts when the metadata has none (None: then
-    no layer slides), ``fixed`` a window that the metadata cannot change.
-    """
-
-    period: int | None = None
-    window: int | None = None
-    fixed: int | None = None
-    first_is_full: bool = False
-
-
-SLIDING_WINDOWS = {
-    "gemma2": Sliding(2, window=4096),
-    "gemma3": Sliding(6),
-    "gemma3n": Sliding(5),
-    "gemma4": Sliding(),
-    "gpt-oss": Sliding(2),
-    "cohere2": Sliding(4),
-    "cohere2moe": Sliding(4, first_is_full=True),
-    "llama4": Sliding(4, window=8192, fixed=8192),
-    "exaone4": Sliding(4, window=4096),
-    "exaone-moe": Sliding(4, window=128),
-    "olmo2": Sliding(4),
-    "plamo3": Sliding(8),
-    "mellum": Sliding(4),
-    "afmoe": Sliding(4),
-    "muse-glimmer": Sliding(4),
-    "smallthinker": Sliding(4, fixed=4096, first_is_full=True),
-    "granite_swa": Sliding(),
-    "maple": Sliding(),
-    "mimo2": Sliding(),
-    "step35": Sliding(),
-}
-
-GEMMA3N_LAYERS_WITH_KV = 20
-EXAONE4_LAYERS_WITH_WINDOW = 64
 
 
 @dataclass(frozen=True)
@@ -118,14 +62,12 @@ class Shape:
 
 
 def shape_of(header: Header) -> Shape:
-    """Read a header. Raises GgufError when it holds too little to say anything (an embedding of its layers and
-    heads is needed), or sizes that no model has."""
+    """Read a header. Raises GgufError when it does not say how many layers there are, or holds sizes that no
+    model has."""
     arch = header.architecture
     count = _size(header, "block_count", most=MAX_LAYERS)
     if count is None:
-        raise GgufError(
-            f"the metadata of {arch or 'the model'} does not say how many layers it has (block_count)"
-        )
+        raise GgufError(f"the metadata of {arch or 'the model'} does not say how many layers it has")
     nextn = min(_size(header, "nextn_predict_layers", most=MAX_LAYERS) or 0, count - 1)
     trunk = count - nextn
     heads = _listed(header, "attention.head_count", count) or [0] * count
@@ -160,9 +102,7 @@ def shape_of(header: Header) -> Shape:
     return Shape(
         architecture=arch,
         known=known,
-        note=""
-        if known
-        else f"{arch}: no formula for it here, so this is an upper bound (every layer, full context)",
+        note="" if known else f"{arch}: not known here, so this is an upper bound (all layers, full context)",
         layers=tuple(layers),
         window=window,
         recurrent=_recurrent_elements(header, embedding),

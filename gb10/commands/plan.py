@@ -1,0 +1,142 @@
+"""``gb10 plan``: the memory plan of the catalogue, or of one GGUF file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gb10.faults import BadInput, Fault
+from gb10.gguf import GgufError, read_file
+from gb10.memory import CACHE_TYPE_BYTES, CUDA_OVERHEAD_MIB, DEFAULT_UBATCH, MIB, Child, Settings, child
+from gb10.plan import make_plan, mib, plan_faults
+from gb10.plan_data import planned_box
+from gb10.plan_sources import file_bytes, sources_of
+from gb10.plan_view import child_json, plan_json, plan_text
+from gb10.shape import Shape, shape_of
+from gb10.slots import Slots
+
+
+@click.command()
+@click.option(
+    "--gguf", type=click.Path(path_type=Path), help="Plan for this file (of a split model: its first shard)."
+)
+@click.option("--ctx-size", type=click.IntRange(1), default=32768, show_default=True)
+@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--kv-unified/--no-kv-unified", default=True, show_default=True)
+@click.option(
+    "--kv-unified-per-slot", "per_slot", type=click.IntRange(1), help="Limit of each slot, in tokens."
+)
+@click.option("--cache-type", type=click.Choice(list(CACHE_TYPE_BYTES)), default="f16", show_default=True)
+@click.option("--ubatch-size", "ubatch", type=click.IntRange(1), default=DEFAULT_UBATCH, show_default=True)
+@click.option("--projector", type=click.Path(path_type=Path), help="Projector of the file.")
+@click.option("--draft", type=click.Path(path_type=Path), help="Draft model of the file.")
+@click.option(
+    "--cache-ram", type=click.IntRange(0), default=0, show_default=True, help="Prompt cache of the file, MiB."
+)
+@click.option("--overhead", type=click.IntRange(0), help="MiB of one child beyond its buffers.")
+@click.option("--total", type=click.IntRange(1), help="Memory of the box, MiB, in place of the data's.")
+@click.option("--reserve", type=click.IntRange(0), help="MiB that are never planned, in place of the data's.")
+@click.option("--models-max", help="A number or `auto`, in place of the data's.")
+@click.option(
+    "--models-dir", type=click.Path(path_type=Path), help="Read headers that the lock lacks from here."
+)
+@click.option("--inventory", type=click.Path(path_type=Path), default=Path("inventory.py"), show_default=True)
+@click.option("--host", help="The box, when the inventory has several.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(
+    gguf: Path | None,
+    ctx_size: int,
+    parallel: int,
+    kv_unified: bool,
+    per_slot: int | None,
+    cache_type: str,
+    ubatch: int,
+    projector: Path | None,
+    draft: Path | None,
+    cache_ram: int,
+    overhead: int | None,
+    total: int | None,
+    reserve: int | None,
+    models_max: str | None,
+    models_dir: Path | None,
+    inventory: Path,
+    host: str | None,
+    as_json: bool,
+) -> None:
+    """Add up the memory of all presets against the box, or of one file with --gguf.
+
+    Exits with 1 when the catalogue must not be deployed, and says what would fit.
+    """
+    if gguf is not None:
+        slots = Slots(ctx_size, parallel, kv_unified, per_slot)
+        settings = Settings(slots, cache_type, cache_type, ubatch)
+        figures = _one_file(gguf, settings, projector, draft, cache_ram, overhead)
+        if as_json:
+            click.echo(json.dumps({"file": str(gguf), **child_json(figures)}, indent=1))
+        else:
+            Console().print(_file_table(figures))
+        return
+    given: dict[str, int | str | None] = {
+        "memory_total_mib": total,
+        "memory_reserve_mib": reserve,
+        "memory_overhead_mib": overhead,
+        "lane_models_max": int(models_max) if models_max and models_max.isdigit() else models_max,
+    }
+    box = planned_box(inventory, host, {key: value for key, value in given.items() if value is not None})
+    made = make_plan(box.catalogue, sources_of(box.catalogue, box.lock, models_dir), box.budget)
+    faults = plan_faults(made, box.catalogue)
+    if as_json:
+        click.echo(json.dumps(plan_json(made, faults), indent=1))
+    else:
+        Console().print(plan_text(made, faults))
+    if faults:
+        raise SystemExit(1)
+
+
+def _one_file(
+    gguf: Path,
+    settings: Settings,
+    projector: Path | None,
+    draft: Path | None,
+    cache_ram: int,
+    overhead: int | None,
+) -> Child:
+    """The figures of one file. Raises BadInput with every file that cannot be read."""
+    faults: list[Fault] = []
+    shapes: dict[Path, Shape] = {}
+    for path in [gguf, *([draft] if draft else [])]:
+        try:
+            shapes[path] = shape_of(read_file(path))
+        except GgufError as error:
+            faults.append(Fault(str(path), str(error).removeprefix(f"{path}: "), "name a GGUF file"))
+    if projector and not projector.is_file():
+        faults.append(Fault(str(projector), "no such file", "name the projector's GGUF file"))
+    if faults:
+        raise BadInput(faults)
+    return child(
+        shapes[gguf],
+        settings,
+        weights=file_bytes(gguf),
+        projector=file_bytes(projector) if projector else 0,
+        draft=(shapes[draft], file_bytes(draft)) if draft else None,
+        cache_ram=cache_ram * MIB,
+        overhead=(CUDA_OVERHEAD_MIB if overhead is None else overhead) * MIB,
+    )
+
+
+def _file_table(figures: Child) -> Table:
+    table = Table(pad_edge=False)
+    table.add_column("part")
+    table.add_column("MiB", justify="right")
+    table.add_column("source")
+    for part in figures.parts:
+        table.add_row(part.name, str(mib(part.bytes)), part.source)
+    table.add_row("total", str(mib(figures.total)), "")
+    table.caption = f"{figures.kv_bytes_per_token} bytes of KV cache for each token"
+    for note in figures.notes:
+        table.caption += f"\n{note}"
+    return table

@@ -1,0 +1,349 @@
+"""The memory plan: everything that can be resident together, added up before anything is deployed.
+
+The router counts models and never memory, so the plan takes the heaviest ``models-max`` models of the
+catalogue together and holds them against what the box has for them. Pure: headers come from the lock or from
+files, the budget from the data.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gb10.catalogue import slots_of
+from gb10.faults import Fault
+from gb10.gguf import GgufError, Header
+from gb10.memory import DEFAULT_UBATCH, MIB, Child, Settings, child
+from gb10.model import Catalogue, FileRef, Model
+from gb10.preset_options import TRUTHY
+from gb10.preset_rules import refuse_startup
+from gb10.presets import OWN_FOLDER
+from gb10.shape import Shape, shape_of
+from gb10.slots import CELLS, Slots, pad, ways
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the models may take, in MiB: ``total`` less ``reserve`` (system, Docker, page cache). ``overhead``
+    is that of one child beyond its buffers. ``models_max`` None: the largest number that fits."""
+
+    total_mib: int
+    reserve_mib: int
+    overhead_mib: int
+    models_max: int | None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes for all models together."""
+        return (self.total_mib - self.reserve_mib) * MIB
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known of one GGUF: its header, the bytes of all its shards, or neither."""
+
+    header: Header | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model on the box that is not in the catalogue: the router serves it with the defaults."""
+
+    name: str
+    source: Source
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to share the cells between the slots, with what the child then takes in bytes."""
+
+    slots: Slots
+    child: Child
+
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and answer that one request can have."""
+        return self.slots.longest
+
+
+@dataclass(frozen=True)
+class PresetPlan:
+    """One preset. ``child`` is None when ``unknown`` says why, and ``remedy`` what helps. ``tokens``: how long a request the
+    number of clients is for; ``clients_fit``: capacity of the cache divided by it."""
+
+    name: str
+    in_catalogue: bool
+    slots: Slots
+    unknown: str | None = None
+    remedy: str = ""
+    child: Child | None = None
+    shape: Shape | None = None
+    tokens: int = 0
+    model: Model | None = None
+    sized: Callable[[Slots], Child] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """The same cells shared in the three ways; nothing while unknown."""
+        if self.sized is None:
+            return ()
+        return tuple(Way(way, self.sized(way)) for way in ways(self.slots.ctx_size, self.slots.parallel))
+
+    @property
+    def total(self) -> int:
+        """Bytes; 0 while unknown."""
+        return self.child.total if self.child else 0
+
+    @property
+    def clients_fit(self) -> float:
+        """How many clients of ``tokens`` each the cache holds at the same time."""
+        return self.slots.cells * self.slots.streams / self.tokens if self.tokens else 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All presets against the budget. ``largest`` is the most models that fit whichever they are."""
+
+    budget: Budget
+    presets: tuple[PresetPlan, ...]
+    off: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def known(self) -> tuple[PresetPlan, ...]:
+        """The presets with figures, the heaviest first."""
+        return tuple(sorted((p for p in self.presets if p.child), key=lambda preset: -preset.total))
+
+    @property
+    def unknown(self) -> tuple[PresetPlan, ...]:
+        """The presets without figures."""
+        return tuple(preset for preset in self.presets if preset.child is None)
+
+    def worst(self, count: int) -> tuple[PresetPlan, ...]:
+        """The heaviest set of ``count`` models."""
+        return self.known[:count]
+
+    @property
+    def largest(self) -> int:
+        """The largest models-max whose worst set fits: 0 when the heaviest model alone does not."""
+        sums = itertools.accumulate(preset.total for preset in self.known)
+        return sum(1 for total in sums if total <= self.budget.bytes)
+
+    @property
+    def models_max(self) -> int:
+        """models-max as the router gets it: the number of the data, or the largest that fits."""
+        return self.largest if self.budget.models_max is None else self.budget.models_max
+
+    def sets(self, count: int) -> list[tuple[PresetPlan, ...]]:
+        """Every set of ``count`` models, the heaviest first."""
+        sets = itertools.combinations(self.known, min(count, len(self.known)))
+        return sorted(sets, key=lambda chosen: -total_of(chosen))
+
+
+def total_of(presets: Iterable[PresetPlan]) -> int:
+    """Bytes of presets together."""
+    return sum(preset.total for preset in presets)
+
+
+def make_plan(
+    catalogue: Catalogue,
+    sources: Mapping[tuple[str, str], Source],
+    budget: Budget,
+    found: Iterable[Found] = (),
+) -> Plan:
+    """Add up a catalogue. ``sources`` is keyed by (repo, file), with the first shard for a split model;
+    ``found`` are models on the box that are not in the catalogue."""
+    presets = [_preset(catalogue, model, sources, budget) for model in catalogue.enabled]
+    presets += [_found(catalogue, extra, budget) for extra in found]
+    off = tuple((model.name, model.reason or "") for model in catalogue.off)
+    return Plan(budget, tuple(presets), off)
+
+
+def settings_of(keys: Mapping[str, str], slots: Slots) -> Settings:
+    """The memory settings that preset keys ask for (``catalogue.defaults`` and the model's own options)."""
+    return Settings(
+        slots,
+        cache_type_k=keys.get("cache-type-k", "f16"),
+        cache_type_v=keys.get("cache-type-v", "f16"),
+        ubatch=min(int(keys.get("ubatch-size", DEFAULT_UBATCH)), pad(slots.ctx_size)),
+        swa_full=keys.get("swa-full", "false") in TRUTHY,
+        flash_attention=keys.get("flash-attn", "auto") not in ("off", "false", "0", "disabled"),
+    )
+
+
+def _preset(
+    catalogue: Catalogue, model: Model, sources: Mapping[tuple[str, str], Source], budget: Budget
+) -> PresetPlan:
+    slots = slots_of(model)
+    tokens = model.clients.tokens if model.clients else slots.longest
+    base = PresetPlan(model.name, True, slots, tokens=tokens, model=model)
+    unknown, remedy = f"unknown until `gb10 pin {model.name}`", f"run `gb10 pin {model.name}`"
+    if model.conversion:
+        unknown = "unknown: the file is made at home and not in the lock"
+        remedy = "turn it off, or read the file with `gb10 plan --models-dir FOLDER`"
+    main = _source(sources, ggufs_of(model)[:1])
+    projector = _source(sources, (model.projector,) if model.projector else ())
+    draft = _source(sources, (model.draft,) if model.draft else ())
+    if main is None or main.header is None:
+        return replace(base, unknown=unknown, remedy=remedy)
+    if (model.projector and (projector is None or projector.size is None)) or (
+        model.draft and (draft is None or draft.header is None)
+    ):
+        return replace(base, unknown=f"{unknown} (projector or draft)", remedy=remedy)
+    keys = {**catalogue.defaults, **model.options}
+    keys["cache-type-k"] = keys["cache-type-v"] = model.cache_type
+    try:
+        shape = shape_of(main.header)
+        draft_part = None
+        if draft and draft.header:
+            draft_part = (shape_of(draft.header), draft.size or draft.header.weight_bytes)
+    except GgufError as error:
+        return replace(base, unknown=f"unknown: {error}", remedy="take another file")
+    weights = main.size or main.header.weight_bytes
+
+    def sized(slots: Slots) -> Child:
+        return child(
+            shape,
+            settings_of(keys, slots),
+            weights=weights,
+            projector=(projector.size or 0) if projector else 0,
+            draft=draft_part,
+            cache_ram=model.cache_ram_mib * MIB,
+            overhead=budget.overhead_mib * MIB,
+        )
+
+    return replace(base, child=sized(slots), shape=shape, sized=sized)
+
+
+def _found(catalogue: Catalogue, extra: Found, budget: Budget) -> PresetPlan:
+    keys = catalogue.defaults
+    slots = Slots(int(keys["ctx-size"]), int(keys["parallel"]), keys["kv-unified"] == "true")
+    base = PresetPlan(extra.name, False, slots, tokens=slots.longest)
+    header = extra.source.header
+    move = "move it out of the models folder, so that the router does not serve it"
+    if header is None:
+        return replace(base, unknown="unknown: its header could not be read", remedy=move)
+    try:
+        shape = shape_of(header)
+    except GgufError as error:
+        return replace(base, unknown=f"unknown: {error}", remedy=move)
+    weights = extra.source.size or header.weight_bytes
+
+    def sized(slots: Slots) -> Child:
+        return child(
+            shape,
+            settings_of(keys, slots),
+            weights=weights,
+            cache_ram=int(keys["cache-ram"]) * MIB,
+            overhead=budget.overhead_mib * MIB,
+        )
+
+    return replace(base, child=sized(slots), shape=shape, sized=sized)
+
+
+def ggufs_of(model: Model) -> list[FileRef]:
+    """The GGUF files of a model, the model file (or first shard) first. A file that was made at home has the
+    place below the models folder for its repository."""
+    own = FileRef(f"{OWN_FOLDER}/{model.name}", None, model.file or "")
+    return [part for part in (*(model.weights[:1] or (own,)), model.projector, model.draft) if part]
+
+
+def _source(sources: Mapping[tuple[str, str], Source], files: Sequence[FileRef]) -> Source | None:
+    return sources.get((files[0].repo, files[0].file)) if files else None
+
+
+def plan_faults(plan: Plan, catalogue: Catalogue, *, where: str = "models-max") -> list[Fault]:
+    """Why this catalogue must not be deployed.
+
+    Its worst case does not fit, a model's memory is not known, the router would leave at its start, or
+    clients ask for more than a model was trained for.
+    """
+    faults = [
+        Fault(
+            preset.model.where if preset.model else preset.name,
+            f"its memory is {preset.unknown}",
+            preset.remedy,
+        )
+        for preset in plan.unknown
+    ]
+    count = plan.models_max
+    why = refuse_startup(len(catalogue.on_startup), count)
+    if plan.known and plan.largest == 0:
+        heaviest = plan.known[0]
+        do = _smaller(plan, 1) or "take a smaller file, or a smaller cache type"
+        faults.append(Fault(where, f"{heaviest.name} alone needs {_need(plan, [heaviest])}", do))
+    elif total_of(plan.worst(count)) > plan.budget.bytes:
+        names = " + ".join(preset.name for preset in plan.worst(count))
+        smaller = _smaller(plan, count)
+        do = f"set models-max to {plan.largest}" + (f", or {smaller}" if smaller else "")
+        faults.append(
+            Fault(where, f"models-max {count} can need {_need(plan, plan.worst(count))} ({names})", do)
+        )
+    elif why:
+        faults.append(Fault(where, why, f"load at most {count} on startup"))
+    return faults + _training_faults(plan)
+
+
+def _need(plan: Plan, presets: Sequence[PresetPlan]) -> str:
+    budget = plan.budget
+    return (
+        f"{mib(total_of(presets))} MiB of {budget.total_mib - budget.reserve_mib} MiB"
+        f" ({budget.total_mib} less {budget.reserve_mib} reserved)"
+    )
+
+
+def _training_faults(plan: Plan) -> list[Fault]:
+    faults = []
+    for preset in plan.presets:
+        model, shape = preset.model, preset.shape
+        if model and model.clients and shape and 0 < shape.context_length < model.clients.tokens:
+            trained = shape.context_length
+            what = f"clients of {model.clients.tokens} tokens, and the model was trained for {trained}"
+            faults.append(Fault(model.where, what, f"set `tokens` to {trained} at most"))
+    return faults
+
+
+def _smaller(plan: Plan, count: int) -> str | None:
+    """The first model of the worst set that fits with a smaller context, as an advice."""
+    for preset in plan.worst(count):
+        context = largest_context(plan, preset.name, count)
+        if context:
+            return f"give {preset.name} `ctx-size: {context}`"
+    return None
+
+
+def largest_context(plan: Plan, name: str, count: int) -> int | None:
+    """The largest ctx-size of one model with which the worst set of ``count`` fits, all others as they are.
+
+    A multiple of 256, at most what the model has now. None when no context is small enough, or the one that
+    is would be too small for the model's clients.
+    """
+    preset = next((p for p in plan.known if p.name == name), None)
+    if preset is None or preset.sized is None or preset.slots.per_slot is not None:
+        return None
+    sized, slots = preset.sized, preset.slots
+    others = [other for other in plan.known if other.name != name]
+
+    def fits(steps: int) -> bool:
+        smaller = replace(preset, child=sized(replace(slots, ctx_size=steps * CELLS)))
+        worst = sorted([smaller, *others], key=lambda p: -p.total)[:count]
+        return total_of(worst) <= plan.budget.bytes
+
+    low, high = 0, pad(slots.ctx_size) // CELLS
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    if low == 0:
+        return None
+    clients = preset.model.clients if preset.model else None
+    if clients and replace(slots, ctx_size=low * CELLS).refuse(clients):
+        return None
+    return low * CELLS
+
+
+def mib(size: int) -> int:
+    """Bytes as whole MiB, rounded up: a plan never rounds memory away."""
+    return -(-size // MIB)
