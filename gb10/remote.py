@@ -43,7 +43,7 @@ def connected(inventory: Path, name: str | None) -> Iterator[Host]:
     hosts = load_inventory(inventory)
     host = named_host(list(hosts), name, inventory)
     # One dead box out of several must not stop a command to another.
-    state = State(hosts, Config(), initial_limit=[host])
+    state = State(hosts, Config(), initial_limit=[host])  # type: ignore[no-untyped-call]
     with ctx_state.use(state):
         connect_all(state)
         if not host.connected:

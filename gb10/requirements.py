@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gb10.daemon_json import merged_text
 from gb10.desired import Desired
 from gb10.facts.host_report import Host
-from gb10.faults import Fault
+from gb10.faults import BadInput, Fault
 
 # Docker reads CDI specs since 25.
 MINIMUM_DOCKER = 25
@@ -58,7 +59,7 @@ def host_faults(name: str, report: Host, box: Desired) -> Iterator[Fault]:
 
 
 def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_there: bool) -> Iterator[Fault]:
-    """Faults that root can see: Docker, disk, ports that somebody else holds.
+    """Faults that root can see: Docker and its settings, disk, ports that somebody else holds.
 
     Disk is asked for only when an image has to be built. ``report`` is the answer of `BoxReport`.
     """
@@ -85,6 +86,10 @@ def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_ther
             f"{free:.1f} GiB free below {report['docker_root']}, the build needs {data.minimum_free_gib}",
             "free some disk, or lower minimum_free_gib",
         )
+    try:
+        merged_text(name, report["daemon"], data.docker_daemon)
+    except BadInput as error:
+        yield from error.faults
     yield from _port_faults(name, report["holders"], box)
 
 

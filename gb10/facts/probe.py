@@ -54,8 +54,8 @@ class ProbeFact(FactBase[dict[str, Any]]):
 class BoxReport(ProbeFact):
     """What preflight must know and only root can see.
 
-    Question: ``{"ports": [10103], "disk": "/var/lib/docker"}``. Answer: ``free_bytes``, ``docker`` (server
-    version or null), ``buildx`` (bool), ``docker_root`` and ``holders``: port (as text) to
+    Question: ``{"ports": [10103]}``. Answer: ``free_bytes``, ``docker`` (server version or null), ``buildx``
+    (bool), ``docker_root``, ``daemon`` (text of daemon.json or null) and ``holders``: port (as text) to
     ``{"unit", "container", "process", "pid"}`` for each port of the question that somebody listens on.
     """
 

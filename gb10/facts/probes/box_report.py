@@ -101,6 +101,7 @@ def main(question: dict[str, list[int]]) -> dict[str, object]:
         "docker_root": docker_root or "/var/lib/docker",
         "free_bytes": free_bytes(docker_root or "/var/lib/docker"),
         "holders": holders(question["ports"]),
+        "daemon": read("/etc/docker/daemon.json") or None,
     }
 
 

@@ -1,0 +1,74 @@
+"""Lab hosts for the tests: one that is deployed once, and put back to that state for each module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from gb10.desired import Desired
+from tests.lab import deploying
+from tests.lab.host import LabHost
+
+NAME = "test"
+SETTLED = "settled"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/lab/" in item.nodeid:
+            item.add_marker(pytest.mark.lab)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _needs_root() -> None:
+    if os.geteuid() != 0:
+        pytest.exit("lab tests boot a host with systemd-nspawn: run them as root, or `make test-unit`", 2)
+
+
+@dataclass(frozen=True)
+class FirstDeploy:
+    """A bare host that was deployed: the host, what it should be, and what the deploy printed."""
+
+    host: LabHost
+    box: Desired
+    output: str
+    built_here: bool  # False: the image was one that this machine had built before
+
+
+@pytest.fixture(scope="session")
+def first_deploy() -> Iterator[FirstDeploy]:
+    """From a bare host with two old lanes to a settled one, once a session."""
+    host = LabHost(NAME).reset()
+    try:
+        box = deploying.description(host)
+        given = deploying.give_image(host, box.image)
+        done = deploying.deploy(host)
+        assert done.returncode == 0, done.stdout
+        deploying.keep_image(host, box.image)
+        host.snapshot(SETTLED)
+        yield FirstDeploy(host, box, done.stdout, built_here=not given)
+    finally:
+        host.down()
+
+
+@pytest.fixture(scope="module")
+def settled(first_deploy: FirstDeploy) -> LabHost:
+    """The deployed host as it was after its first deploy, freshly booted."""
+    return first_deploy.host.reset(to=SETTLED)
+
+
+@pytest.fixture(scope="session")
+def box(first_deploy: FirstDeploy) -> Desired:
+    """What should be on the host."""
+    return first_deploy.box
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[LabHost]:
+    """A bare host with its two old lanes, for tests in which the deploy refuses or begins."""
+    host = LabHost("bare").reset()
+    yield host
+    host.down()

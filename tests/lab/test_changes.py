@@ -1,0 +1,202 @@
+"""What a deploy does with a settled box that differs in one thing: that one thing, and no more."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lab import deploying, lane, paths
+from tests.lab.host import LabHost
+
+CATALOGUE = paths.REPOSITORY / "tests/lab/models.yaml"
+
+
+@pytest.fixture
+def host(settled: LabHost) -> LabHost:
+    lane.wait_answering(settled)
+    return settled
+
+
+def _deploy(host: LabHost, **data: object) -> str:
+    done = deploying.deploy(host, data=data)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def _settled_again(host: LabHost, **data: object) -> None:
+    assert deploying.changed(_deploy(host, **data)) == []
+
+
+def _started(host: LabHost) -> str:
+    return host.ssh(
+        f"systemctl show --property=ExecMainStartTimestampMonotonic --value {lane.UNIT}"
+    ).stdout.strip()
+
+
+def test_a_changed_preset_is_read_without_a_restart_and_without_a_loss(host: LabHost, tmp_path: Path) -> None:
+    container, before = lane.container_id(host), lane.models(host)
+    assert before["tiny-a"] == "loaded"
+    catalogue = tmp_path / "models.yaml"
+    text = CATALOGUE.read_text()
+    assert "small-c" in text
+    catalogue.write_text(text.replace("top-k: 40", "top-k: 41"))
+    output = _deploy(host, catalogue=str(catalogue))
+    assert "router: presets" in deploying.changed(output)
+    assert lane.container_id(host) == container
+    assert lane.models(host)["tiny-a"] == "loaded"
+    assert "top-k = 41" in host.ssh(f"cat {lane.PRESETS}").stdout
+    assert "top-k" in lane.curl(host, "/models")[1]
+    _settled_again(host, catalogue=str(catalogue))
+
+
+def test_a_changed_unit_restarts_the_lane_once(host: LabHost) -> None:
+    container, began = lane.container_id(host), _started(host)
+    starts = lane.journal(host).count("accelerator RPC0 is there")
+    output = _deploy(host, lane_pids_limit=2048)
+    changed = deploying.changed(output)
+    assert "router: llamacpp-playground.service" in changed
+    assert "router: runs what is described" in changed
+    assert lane.container_id(host) not in ("", container)
+    assert _started(host) != began
+    assert lane.journal(host).count("accelerator RPC0 is there") == starts + 1
+    _settled_again(host, lane_pids_limit=2048)
+
+
+def test_a_deploy_that_was_cut_between_file_and_restart_is_finished_by_the_next(host: LabHost) -> None:
+    # What such a deploy leaves: the new unit on the disk, the old container running.
+    unit = f"/etc/systemd/system/{lane.UNIT}"
+    container = lane.container_id(host)
+    box = deploying.description(host)
+    host.ssh(f"cp {unit} /tmp/unit && sed -i 's/{box.lane_hash}/0123456789abcdef/' {unit}", sudo=True)
+    host.ssh(f"systemctl daemon-reload && systemctl restart {lane.UNIT} && cp /tmp/unit {unit}", sudo=True)
+    assert lane.container_id(host) != container
+    assert deploying.changed(_deploy(host)) == ["router: runs what is described"]
+    label = f"docker inspect -f '{{{{index .Config.Labels \"gb10.lane\"}}}}' {lane.CONTAINER}"
+    assert host.ssh(label, sudo=True).stdout.strip() == box.lane_hash
+    _settled_again(host)
+
+
+def test_presets_that_were_written_but_not_read_are_read(host: LabHost) -> None:
+    host.ssh(f"echo stale > /run/{lane.CONTAINER}/presets.sha256", sudo=True)
+    assert deploying.changed(_deploy(host)) == ["router: runs what is described"]
+    _settled_again(host)
+
+
+@pytest.mark.parametrize(
+    ("damage", "operation"),
+    [
+        (f"echo '# by hand' >> /etc/systemd/system/{lane.UNIT}", f"router: {lane.UNIT}"),
+        (f"sed -i 's/ctx-size = 2048/ctx-size = 512/' {lane.PRESETS}", "router: presets"),
+        (f"chmod 644 {lane.KEY}", "router: API key"),
+        (f"rm {lane.KEY}", "router: API key"),
+        (f": > {lane.KEY}", "router: API key"),
+        (f"systemctl disable {lane.UNIT}", "router: runs what is described"),
+        (f"systemctl stop {lane.UNIT}", "router: runs what is described"),
+        ("rm /usr/local/lib/gb10/gb10_gate.py", "router: gb10_gate.py"),
+        ("rm /etc/apt/preferences.d/gb10-nvidia-container-toolkit", "toolkit: version pin"),
+        ("rm /usr/share/keyrings/gb10-nvidia-container-toolkit.gpg", "toolkit: keyring"),
+        ("rm /srv/models/standin/tiny-b-GGUF/tiny-b-F16.gguf", "models: files"),
+        ("rm /var/run/cdi/nvidia.yaml", "toolkit: CDI device nvidia.com/gpu=all"),
+        ("apt-get -q -y remove nvidia-container-toolkit", "toolkit: packages 1.19.1-1"),
+        ('echo \'{"log-driver": "json-file"}\' > /etc/docker/daemon.json', "toolkit: daemon.json"),
+    ],
+)
+def test_a_change_by_hand_is_put_right(host: LabHost, damage: str, operation: str) -> None:
+    host.ssh(damage, sudo=True)
+    output = _deploy(host)
+    assert operation in deploying.changed(output)
+    lane.wait_answering(host)
+    assert lane.unit(host) == "active"
+    assert host.ssh(f"systemctl is-enabled {lane.UNIT}").stdout.strip() == "enabled"
+    _settled_again(host)
+
+
+def test_a_new_key_takes_the_place_of_a_lost_one_also_in_the_router(host: LabHost) -> None:
+    old = host.ssh(f"cat {lane.KEY}", sudo=True).stdout.strip()
+    host.ssh(f"rm {lane.KEY}", sudo=True)
+    _deploy(host)
+    assert lane.curl(host, "/models", key=old)[0] == 401
+    assert lane.curl(host, "/models")[0] == 200
+
+
+def test_a_second_source_of_the_same_repository_is_switched_off(host: LabHost) -> None:
+    url = "http://10.213.103.1:8100/libnvidia-container/stable/deb/amd64"
+    path = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
+    host.ssh(f"printf '# from the vendor\\ndeb {url} /\\n' > {path}", sudo=True)
+    assert host.ssh("apt-get -q update", sudo=True, check=False).returncode != 0, "the trap is not there"
+    output = _deploy(host)
+    assert deploying.changed(output) == ["toolkit: no second source of the same repository"]
+    host.ssh("apt-get -q update", sudo=True)
+    assert f"# taken over by gb10: deb {url} /" in host.ssh(f"cat {path}").stdout
+    assert host.ssh(f"cat /var/lib/gb10/taken-over{path}", sudo=True).stdout.endswith(f"\ndeb {url} /\n")
+    _settled_again(host)
+
+
+def test_an_old_lane_that_was_revived_is_taken_out_again(host: LabHost) -> None:
+    host.ssh(
+        "cp -a /var/lib/gb10/retired/etc/systemd/system/vllm-lane-b.service /etc/systemd/system/", sudo=True
+    )
+    host.ssh("systemctl daemon-reload && systemctl enable --now vllm-lane-b.service", sudo=True)
+    assert lane.unit(host, "vllm-lane-b.service") == "active"
+    assert deploying.changed(_deploy(host)) == ["old lane out: vllm-lane-b.service"]
+    assert lane.unit(host, "vllm-lane-b.service") == "inactive"
+    _settled_again(host)
+
+
+def test_a_build_outlives_the_deploy_that_began_it_and_the_next_one_joins(host: LabHost) -> None:
+    # Another runtime stage: quick to build where the compile step is cached, and slow enough to be met.
+    wait = ["sleep 12"]
+    command = deploying.command(host, "-y", data={"image_runtime_prepare": wait})
+    log = Path(paths.logs() / "cut-deploy.log")
+    with log.open("w") as stream:
+        first = subprocess.Popen(
+            command, cwd=paths.REPOSITORY, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+        )
+    until = time.monotonic() + 90
+    while ": started (gb10-image-" not in log.read_text():
+        assert first.poll() is None, log.read_text()
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    first.kill()
+    first.wait()
+    running = host.ssh("systemctl list-units --plain --no-legend 'gb10-image-*'").stdout
+    assert "running" in running
+    container = lane.container_id(host)
+    assert lane.chat(host)[0] == 200, "a build must not disturb the lane"
+    output = _deploy(host, image_runtime_prepare=wait)
+    assert "under way already, joining it" in output
+    assert lane.container_id(host) not in ("", container)
+    _settled_again(host, image_runtime_prepare=wait)
+
+
+def test_a_connection_that_drops_in_mid_build_is_taken_up_again(host: LabHost) -> None:
+    wait = ["sleep 14"]
+    command = deploying.command(host, "-y", data={"image_runtime_prepare": wait})
+    log = Path(paths.logs() / "dropped-deploy.log")
+    with log.open("w") as stream:
+        deploy = subprocess.Popen(
+            command, cwd=paths.REPOSITORY, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+        )
+    until = time.monotonic() + 90
+    while ": started (gb10-image-" not in log.read_text():
+        assert deploy.poll() is None, log.read_text()
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    # Every session of the login user, the deploy's among them.
+    host.ssh("pkill -KILL -u lab sshd-session; true", sudo=True, check=False)
+    assert deploy.wait(240) == 0, log.read_text()
+    text = log.read_text()
+    assert "connection lost" in text
+    assert "tok/s on RPC0" in text
+
+
+def test_a_build_that_fails_leaves_the_lane_alone(host: LabHost) -> None:
+    container = lane.container_id(host)
+    done = deploying.deploy(host, data={"image_runtime_prepare": ["echo no luck today >&2; exit 7"]})
+    assert done.returncode != 0
+    assert "no luck today" in done.stdout or "exit code: 7" in done.stdout
+    assert lane.container_id(host) == container
+    assert lane.chat(host)[0] == 200
