@@ -146,7 +146,10 @@ class BoxData(_Frozen):
     lane_address: Address
     lane_port: Port
     lane_user_id: Annotated[int, Field(ge=1, le=60000)]
-    lane_models_max: Annotated[int, Field(ge=0, le=64)]
+    lane_models_max: Annotated[int, Field(ge=0, le=64)] | Literal["auto"]
+    memory_total_mib: Annotated[int, Field(gt=0)]
+    memory_reserve_mib: Annotated[int, Field(ge=0)]
+    memory_overhead_mib: Annotated[int, Field(ge=0)]
     lane_pids_limit: Annotated[int, Field(ge=64)]
     lane_stop_seconds: Annotated[int, Field(ge=1, le=600)]
     lane_environment: dict[EnvironmentName, Line]

@@ -4,6 +4,11 @@ expect_architecture = "aarch64"
 expect_os = ["ubuntu 24.04"]
 expect_compute_capability = "12.1"
 
+# What the plan adds up against: `gb10 plan` shows it, and a deploy refuses what does not fit.
+memory_total_mib = 122070  # 128 GB; CPU and GPU share it
+memory_reserve_mib = 16384  # never planned: system, Docker, page cache
+memory_overhead_mib = 700  # of each loaded model beyond its buffers (CUDA context)
+
 image_accelerator_flags = {
     "GGML_CUDA": "ON",
     # llama.cpp turns 121 into 121a, which has the FP4 instructions.

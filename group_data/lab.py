@@ -16,6 +16,10 @@ expect_os = ["debian 13"]
 expect_compute_capability = "12.1"
 minimum_free_gib = 3
 
+memory_total_mib = 6144
+memory_reserve_mib = 1024
+memory_overhead_mib = 64
+
 toolkit_apt_url = f"{network.TOOLKIT_URL}/stable/deb/$(ARCH)"
 toolkit_key_url = f"{network.TOOLKIT_URL}/gpgkey"
 toolkit_key_fingerprint = record.toolkit_key_fingerprint()
