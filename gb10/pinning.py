@@ -87,7 +87,7 @@ def drop_strangers(lock: Lock, catalogue: Catalogue) -> Lock:
 
 
 def models_moved(lock: Lock, models: Sequence[Model], hub: HubClient) -> list[Outcome]:
-    """For each model: is what the hub has at the catalogue's revision (or ``main``) still what the lock has?"""
+    """For each model: is what the hub has at the catalogue's revision (or ``main``) what the lock has?"""
     outcomes = []
     for model in models:
         lines = []
