@@ -72,8 +72,11 @@ class Way:
 
 @dataclass(frozen=True)
 class PresetPlan:
-    """One preset. ``child`` is None when ``unknown`` says why, and ``remedy`` what helps. ``tokens``: how long a request the
-    number of clients is for; ``clients_fit``: capacity of the cache divided by it."""
+    """One preset.
+
+    ``child`` is None when ``unknown`` says why, and ``remedy`` what helps. ``tokens``: how long a request the
+    number of clients is for. ``sized`` gives the child for other slots.
+    """
 
     name: str
     in_catalogue: bool
@@ -106,7 +109,7 @@ class PresetPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All presets against the budget. ``largest`` is the most models that fit whichever they are."""
+    """All presets against the budget; ``off`` has name and reason of the models that are not served."""
 
     budget: Budget
     presets: tuple[PresetPlan, ...]

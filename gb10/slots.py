@@ -56,7 +56,7 @@ class Slots:
     @property
     def overflow(self) -> str:
         """What happens when the clients send more than there is."""
-        if self.way == "split":
+        if self.way == "split" or self.parallel == 1:
             return "a request that is too long gets 400, the others live"
         if self.way == "unified":
             return "every request in the pool fails with 500"
