@@ -42,7 +42,7 @@ def host_address(index: int) -> IPv4Address:
 
 def bridge_is_up() -> bool:
     """True when the bridge exists on this machine."""
-    return Path("/sys/class/net", BRIDGE).exists()
+    return subprocess.run(["ip", "link", "show", BRIDGE], capture_output=True, check=False).returncode == 0
 
 
 def bring_up() -> None:
@@ -65,8 +65,7 @@ def bring_up() -> None:
 
 def tear_down() -> None:
     """Remove the bridge and the firewall rule that came with it, unless hosts of another cache are on it."""
-    ports = Path("/sys/class/net", BRIDGE, "brif")
-    if ports.is_dir() and any(ports.iterdir()):
+    if bridge_is_up() and _ip("-o", "link", "show", "master", BRIDGE):
         return
     if shutil.which("iptables"):
         subprocess.run(["iptables", "-D", *_ACCEPT], capture_output=True, check=False)
