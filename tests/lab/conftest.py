@@ -36,6 +36,7 @@ class FirstDeploy:
     box: Desired
     output: str
     built_here: bool  # False: the image was one that this machine had built before
+    compiled: str  # snapshot of the host after it had built the image, in this session or an earlier one
 
 
 @pytest.fixture(scope="session")
@@ -44,12 +45,17 @@ def first_deploy() -> Iterator[FirstDeploy]:
     host = LabHost(NAME).reset()
     try:
         box = deploying.description(host)
-        given = deploying.give_image(host, box.image)
+        compiled = f"compiled-{box.image.rpartition(':')[2]}"
+        # The image is given only to a host that has compiled it before: the build is tested on every machine.
+        given = compiled in host.snapshots() and deploying.give_image(host, box.image)
         done = deploying.deploy(host)
         assert done.returncode == 0, done.stdout
-        deploying.keep_image(host, box.image)
         host.snapshot(SETTLED)
-        yield FirstDeploy(host, box, done.stdout, built_here=not given)
+        if not given:
+            deploying.keep_image(host, box.image)
+            host.forget_snapshots("compiled-")
+            host.snapshot(compiled)
+        yield FirstDeploy(host, box, done.stdout, not given, compiled)
     finally:
         host.down()
 

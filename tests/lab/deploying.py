@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from tests.lab.progress import say
 
 INVENTORY = Path("tests/lab/inventory.py")
 PYINFRA = Path(sys.executable).with_name("pyinfra")
+_OUTCOME = re.compile(r"^\s+\[[^\]]+\]\s+(No changes|Success|Error)")
 # A cold build of llama.cpp on two cores, with room.
 LIMIT_SECONDS = 2400
 # Built images that are kept, newest first.
@@ -64,11 +66,8 @@ def outcomes(output: str) -> dict[str, str]:
     for line in output.splitlines():
         if line.startswith("--> Starting operation: "):
             name = line.removeprefix("--> Starting operation: ").strip()
-        for word in ("No changes", "Success", "Error"):
-            if (name and line.rstrip().endswith(f"] {word}")) or (
-                name and word == "Error" and "] Error" in line
-            ):
-                found[name] = word
+        elif name and (word := _OUTCOME.search(line)):
+            found[name] = word[1]
     return found
 
 
@@ -85,7 +84,7 @@ def _kept(tag: str) -> Path:
 
 
 def keep_image(host: LabHost, image: str) -> None:
-    """Keep the image that the host has built, for hosts to come. Its name is the hash of what went into it."""
+    """Keep the image that the host has built, for hosts to come; its tag is the hash of what went in."""
     kept = _kept(image)
     if kept.exists():
         return

@@ -133,6 +133,15 @@ class LabHost:
         folder = self._snapshot("any").parent
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
+    def forget_snapshots(self, prefix: str) -> None:
+        """Delete the snapshots of this host whose tag begins with `prefix`."""
+        with disk.lock(), _ReleasedOnFailure():
+            disk.attach()
+            for tag in self.snapshots():
+                if tag.startswith(prefix):
+                    disk.delete(self._snapshot(tag))
+            release_if_idle()
+
     def discard(self) -> None:
         """Power off and delete the host's disk and snapshots; its address and ssh host key are remembered."""
         with disk.lock(), _ReleasedOnFailure():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -144,59 +142,3 @@ def test_an_old_lane_that_was_revived_is_taken_out_again(host: LabHost) -> None:
     assert deploying.changed(_deploy(host)) == ["old lane out: vllm-lane-b.service"]
     assert lane.unit(host, "vllm-lane-b.service") == "inactive"
     _settled_again(host)
-
-
-def test_a_build_outlives_the_deploy_that_began_it_and_the_next_one_joins(host: LabHost) -> None:
-    # Another runtime stage: quick to build where the compile step is cached, and slow enough to be met.
-    wait = ["sleep 12"]
-    command = deploying.command(host, "-y", data={"image_runtime_prepare": wait})
-    log = Path(paths.logs() / "cut-deploy.log")
-    with log.open("w") as stream:
-        first = subprocess.Popen(
-            command, cwd=paths.REPOSITORY, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
-        )
-    until = time.monotonic() + 90
-    while ": started (gb10-image-" not in log.read_text():
-        assert first.poll() is None, log.read_text()
-        assert time.monotonic() < until
-        time.sleep(0.2)
-    first.kill()
-    first.wait()
-    running = host.ssh("systemctl list-units --plain --no-legend 'gb10-image-*'").stdout
-    assert "running" in running
-    container = lane.container_id(host)
-    assert lane.chat(host)[0] == 200, "a build must not disturb the lane"
-    output = _deploy(host, image_runtime_prepare=wait)
-    assert "under way already, joining it" in output
-    assert lane.container_id(host) not in ("", container)
-    _settled_again(host, image_runtime_prepare=wait)
-
-
-def test_a_connection_that_drops_in_mid_build_is_taken_up_again(host: LabHost) -> None:
-    wait = ["sleep 14"]
-    command = deploying.command(host, "-y", data={"image_runtime_prepare": wait})
-    log = Path(paths.logs() / "dropped-deploy.log")
-    with log.open("w") as stream:
-        deploy = subprocess.Popen(
-            command, cwd=paths.REPOSITORY, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
-        )
-    until = time.monotonic() + 90
-    while ": started (gb10-image-" not in log.read_text():
-        assert deploy.poll() is None, log.read_text()
-        assert time.monotonic() < until
-        time.sleep(0.2)
-    # Every session of the login user, the deploy's among them.
-    host.ssh("pkill -KILL -u lab sshd-session; true", sudo=True, check=False)
-    assert deploy.wait(240) == 0, log.read_text()
-    text = log.read_text()
-    assert "connection lost" in text
-    assert "tok/s on RPC0" in text
-
-
-def test_a_build_that_fails_leaves_the_lane_alone(host: LabHost) -> None:
-    container = lane.container_id(host)
-    done = deploying.deploy(host, data={"image_runtime_prepare": ["echo no luck today >&2; exit 7"]})
-    assert done.returncode != 0
-    assert "no luck today" in done.stdout or "exit code: 7" in done.stdout
-    assert lane.container_id(host) == container
-    assert lane.chat(host)[0] == 200

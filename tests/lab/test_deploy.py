@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 
 import pytest
 
 from gb10.desired import Desired
-from tests.lab import deploying, lane
+from tests.lab import deploying, lane, paths
 from tests.lab.conftest import FirstDeploy
 from tests.lab.host import LabHost
 
@@ -31,6 +32,10 @@ def test_a_build_shows_its_progress(first_deploy: FirstDeploy) -> None:
         assert deploying.outcomes(first_deploy.output)[name] == "No changes"
 
 
+def test_a_container_that_nobody_named_is_left_alone(host: LabHost) -> None:
+    assert host.ssh("docker ps -aq --filter name=^vllm-lane-b-old$", sudo=True).stdout != ""
+
+
 @pytest.mark.parametrize("old", ["vllm-lane-a", "vllm-lane-b"])
 def test_the_old_lanes_are_gone(host: LabHost, old: str) -> None:
     shown = host.ssh(f"systemctl show --property=LoadState --value {old}.service").stdout.strip()
@@ -38,7 +43,7 @@ def test_the_old_lanes_are_gone(host: LabHost, old: str) -> None:
     assert (
         host.ssh(f"ls /etc/systemd/system /etc/systemd/system/*.wants | grep {old}", check=False).stdout == ""
     )
-    assert host.ssh(f"docker ps -aq --filter name={old}", sudo=True).stdout == ""
+    assert host.ssh(f"docker ps -aq --filter name=^{old}$", sudo=True).stdout == ""
     listening = host.ssh("ss -Hltn '( sport = :10101 or sport = :10102 )'").stdout
     assert listening == ""
     # What was taken out can be put back.
@@ -89,12 +94,11 @@ def test_the_container_has_no_more_rights_than_it_needs(host: LabHost, box: Desi
     assert limits["Privileged"] is False
     assert limits["AutoRemove"] is True
     assert limits["Init"] is True
-    assert limits["PidsLimit"] > 0
     assert [bind["HostIp"] for bind in limits["PortBindings"]["10103/tcp"]] == ["127.0.0.1"]
     assert {bind.rpartition(":")[2] for bind in limits["Binds"]} == {"ro"}
     assert "LLAMA_ARG_DEVICE=RPC0" in config["Env"]
     # The model's process, not only the container's first.
-    owners = host.ssh(f"docker top {lane.CONTAINER} -eo uid,comm", sudo=True).stdout.splitlines()[1:]
+    owners = host.ssh(f"docker top {lane.CONTAINER} -eo uid,pid,comm", sudo=True).stdout.splitlines()[1:]
     assert len(owners) >= 3
     assert {owner.split()[0] for owner in owners} == {"10103"}
 
@@ -110,16 +114,18 @@ def test_the_image_is_small_and_says_where_it_comes_from(host: LabHost, box: Des
 
 def test_the_key_is_on_the_box_and_nowhere_else(host: LabHost, first_deploy: FirstDeploy) -> None:
     assert host.ssh(f"stat -c '%a %u:%g' {lane.KEY}", sudo=True).stdout.strip() == "600 10103:10103"
-    key = host.ssh(f"cat {lane.KEY}", sudo=True).stdout.strip()
+    # Looked for from outside: a search on the host would itself leave the key in sudo's log.
+    key = (host.root / lane.KEY.lstrip("/")).read_text().strip()
     assert len(key) >= 40
     assert key not in first_deploy.output
-    places = "/var/log /var/lib/gb10 /etc/systemd /usr/local /run/log /proc/[0-9]*/cmdline"
-    found = host.ssh(
-        f"grep -rlF -e {key} {places} 2>/dev/null | grep -v /self/", sudo=True, check=False
-    ).stdout
-    # The search itself carries the key in its own command line.
-    assert [path for path in found.split() if not path.startswith("/proc/")] == []
-    assert key not in lane.journal(host)
+    places = [
+        host.root / place for place in ("etc", "var/log", "var/lib/gb10", "usr/local", "home", "root", "tmp")
+    ]
+    found = subprocess.run(
+        ["grep", "-rlF", "-f", "-", *places], input=key, capture_output=True, text=True, check=False
+    )
+    assert found.stdout.split() == [str(host.root / lane.KEY.lstrip("/"))]
+    assert key not in host.ssh("cat /proc/[0-9]*/cmdline | tr '\\0' ' '", sudo=True, check=False).stdout
     assert key not in host.ssh(f"docker inspect {lane.CONTAINER}", sudo=True).stdout
 
 
@@ -148,9 +154,9 @@ def test_a_second_deploy_changes_nothing(host: LabHost) -> None:
 
 
 def test_a_dry_run_on_a_settled_host_plans_nothing(host: LabHost) -> None:
-    done = deploying.subprocess.run(
+    done = subprocess.run(
         deploying.command(host, "--dry", "--json"),
-        cwd=deploying.paths.REPOSITORY,
+        cwd=paths.REPOSITORY,
         capture_output=True,
         text=True,
         timeout=120,
