@@ -22,12 +22,12 @@ DEFAULT = "box"
 
 
 class _OneLine(click.Group):
-    """Prints a LabError as one line and exits 1."""
+    """Prints what the lab or this machine refuses as one line and exits 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except LabError as fault:
+        except (LabError, OSError) as fault:
             click.echo(f"lab: {fault}", err=True)
             ctx.exit(1)
 

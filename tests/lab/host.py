@@ -75,8 +75,8 @@ class LabHost:
     def up(self) -> LabHost:
         """Power the host on (made from the bare root the first time) and wait until systemd says running."""
         begun = time.monotonic()
+        disk.require_machine()
         with disk.lock(), _ReleasedOnFailure():
-            disk.require_machine()
             disk.attach()
             if not self.root.exists():
                 self._make(bare.ensure())
@@ -99,8 +99,8 @@ class LabHost:
     def reset(self, to: str | None = None) -> LabHost:
         """Back to the bare root, or to the snapshot `to`, and up."""
         begun = time.monotonic()
+        disk.require_machine()
         with disk.lock(), _ReleasedOnFailure():
-            disk.require_machine()
             disk.attach()
             source = bare.ensure() if to is None else self._snapshot(to)
             if not source.exists():

@@ -11,6 +11,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import gguf
@@ -132,9 +133,11 @@ ARCHITECTURES = {"llama": Architecture(_llama_hyperparameters, _llama_layer)}
 
 def ensure(spec: ModelSpec) -> tuple[Path, ...]:
     """The model's files in the cache, made when absent."""
-    key = recipe.content_key(asdict(spec), Path(__file__), gguf.__name__)
+    key = recipe.content_key(asdict(spec), Path(__file__), version("gguf"))
     folder = paths.cache() / "models" / f"{spec.name}-{key}"
     if not folder.exists():
+        for old in folder.parent.glob(f"{spec.name}-*"):
+            shutil.rmtree(old)
         part = folder.with_name(folder.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)

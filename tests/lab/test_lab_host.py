@@ -103,6 +103,9 @@ def test_accelerator_serves_containers_and_can_be_taken_away(host: LabHost) -> N
     place = f"{network.ACCELERATOR_ADDRESS}/{network.ACCELERATOR_PORT}"
     probe = ["docker", "run", "--rm", recipe.RUNTIME_IMAGE, "bash", "-c", f"exec 3<>/dev/tcp/{place}"]
     assert host.ssh(probe, sudo=True, check=False).returncode == 0
+    # Two clients at once, as two loaded models are: each has a server beside the one that listens.
+    both = f"exec 3<>/dev/tcp/{place} 4<>/dev/tcp/{place}; sleep 0.5; pgrep -c ggml-rpc-server"
+    assert host.ssh(["bash", "-c", both]).stdout.strip() == "3"
     host.ssh("systemctl stop standin-accelerator", sudo=True)
     try:
         assert host.ssh(probe, sudo=True, check=False).returncode != 0
