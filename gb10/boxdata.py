@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import difflib
+import ipaddress
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,13 +22,17 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
-    model_validator,
 )
 
 from gb10.faults import BadInput, Fault
 
+# lane_models_max: as many as surely fit.
+AUTO = "auto"
+
 
 def _single_line(value: str) -> str:
+    if not value:
+        raise ValueError("must not be empty")
     if value != value.strip() or any(character in value for character in "\n\r\0"):
         raise ValueError("must be one line without spaces at its ends")
     return value
@@ -54,9 +60,29 @@ def _fetchable(value: str) -> str:
 
 
 def _address(value: str) -> str:
-    import ipaddress
+    try:
+        ipaddress.IPv4Address(value)
+    except ValueError:
+        raise ValueError("must be an IPv4 address") from None
+    return value
 
-    ipaddress.IPv4Address(value)
+
+def _models_max(value: int | str) -> int | str:
+    # The router takes 0 for no limit at all.
+    if value != AUTO and (isinstance(value, str) or not 1 <= value <= 64):
+        raise ValueError(f"must be a whole number from 1 to 64, or {AUTO!r}")
+    return value
+
+
+def _path_or_nothing(value: str) -> str:
+    return _absolute(value) if value else value
+
+
+def _json(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"must be what JSON can say ({error})") from None
     return value
 
 
@@ -111,11 +137,11 @@ class BoxData(_Frozen):
     lanes_out: tuple[OldLane, ...]
 
     toolkit_version: Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9.+~:-]*$")]
-    toolkit_packages: tuple[Package, ...]
+    toolkit_packages: Annotated[tuple[Package, ...], Field(min_length=1)]
     toolkit_apt_url: Url
     toolkit_key_url: Url
     toolkit_key_fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{40}$")]
-    docker_daemon: dict[str, Any]
+    docker_daemon: Annotated[dict[str, Any], AfterValidator(_json)]
 
     image_name: ImageName
     llama_repository: Url
@@ -136,7 +162,7 @@ class BoxData(_Frozen):
     models_lock: Line
     models_dir: AbsolutePath
     models_hub: Url
-    models_token_file: str
+    models_token_file: Annotated[str, AfterValidator(_path_or_nothing)]
     models_parallel: Annotated[int, Field(ge=1, le=16)]
     models_reserve_gib: Annotated[int, Field(ge=0)]
     models_search: tuple[AbsolutePath, ...]
@@ -146,7 +172,7 @@ class BoxData(_Frozen):
     lane_address: Address
     lane_port: Port
     lane_user_id: Annotated[int, Field(ge=1, le=60000)]
-    lane_models_max: Annotated[int, Field(ge=0, le=64)] | Literal["auto"]
+    lane_models_max: Annotated[int | str, AfterValidator(_models_max)]
     memory_total_mib: Annotated[int, Field(gt=0)]
     memory_reserve_mib: Annotated[int, Field(ge=0)]
     memory_overhead_mib: Annotated[int, Field(ge=0)]
@@ -164,17 +190,6 @@ class BoxData(_Frozen):
     expect_architecture: Line
     expect_os: tuple[Line, ...]
     expect_compute_capability: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
-
-    @model_validator(mode="after")
-    def _ports_differ(self) -> BoxData:
-        old = {lane.port: lane.unit for lane in self.lanes_out}
-        if self.lane_port in old:
-            raise ValueError(
-                f"lane_port: {self.lane_port} is also the port of {old[self.lane_port]} in lanes_out"
-            )
-        if f"{self.lane_name}.service" in old.values():
-            raise ValueError(f"lane_name: {self.lane_name}.service is listed in lanes_out: it cannot be both")
-        return self
 
 
 def assignments(paths: Iterable[Path], top: Path) -> dict[str, str]:
@@ -227,37 +242,95 @@ def read_box_data(
     to pyinfra. Raises `BadInput` with every fault found.
     """
     own = {key: value for key, value in data.items() if not _is_connection_key(key, connection_keys)}
+    clashes = [
+        Fault(f"{_place(key, host, places)} {key}", what, "change one of the two")
+        for key, what in _clashes(own)
+    ]
     try:
-        return BoxData.model_validate({key: _lists_as_tuples(value) for key, value in own.items()})
+        checked = BoxData.model_validate({key: _lists_as_tuples(value) for key, value in own.items()})
     except ValidationError as error:
         faults = [_fault(detail, host, places) for detail in error.errors(include_url=False)]
-        raise BadInput(faults) from None
+        raise BadInput(faults + clashes) from None
+    if clashes:
+        raise BadInput(clashes)
+    return checked
+
+
+def _clashes(own: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Rules over several keys: the key, and what it clashes with. Passes over what has another shape."""
+    port, lane = own.get("lane_port"), own.get("lane_name")
+    lanes_out = own.get("lanes_out")
+    total, reserve = own.get("memory_total_mib"), own.get("memory_reserve_mib")
+    if isinstance(total, int) and isinstance(reserve, int) and reserve >= total:
+        yield "memory_reserve_mib", f"{reserve} of {total} MiB in memory_total_mib leaves nothing for models"
+    for old in lanes_out if isinstance(lanes_out, (list, tuple)) else ():
+        if not isinstance(old, Mapping):
+            continue
+        if "port" in old and old["port"] == port:
+            yield "lane_port", f"{port} is also the port of {old.get('unit')} in lanes_out"
+        # What lanes_out names is taken out by every deploy.
+        for kind, name in (("unit", f"{lane}.service"), ("container", lane)):
+            if kind in old and old[kind] == name:
+                yield "lane_name", f"the {kind} {name} is listed in lanes_out: it cannot be both"
+
+
+def _place(key: str, host: str, places: Mapping[str, str]) -> str:
+    return places.get(key, f"data of host {host}")
+
+
+# What pydantic calls a wrong type, in the words of a data file.
+_TYPES = {
+    "int_type": ("is not a whole number", "write it without quotes"),
+    "string_type": ("is not text", "put it in quotes"),
+    "tuple_type": ("is not a list", "write [...], also for a single entry"),
+    "dict_type": ("is not a mapping", "write {name: value}"),
+    "model_type": ("is not a mapping", "write {name: value}"),
+    "model_attributes_type": ("is not a mapping", "write {name: value}"),
+}
+
+_BOUNDS = (
+    ("ge", "too small", "it must be at least"),
+    ("gt", "too small", "it must be more than"),
+    ("le", "too large", "it must be at most"),
+)
 
 
 def _fault(detail: Any, host: str, places: Mapping[str, str]) -> Fault:
-    location = [str(part) for part in detail["loc"] if part not in ("file", "peer")]
-    kind = detail["type"]
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    if not location:  # a rule over several keys names the key itself
-        key, _, message = message.partition(": ")
-        return Fault(f"{places.get(key, host)} {key}", message, "change one of the two")
-    key, path = location[0], ".".join(location)
-    where = f"{places.get(key, f'data of host {host}')} {path}"
+    key = str(detail["loc"][0])
+    tags = ("file", "peer") if key == "accelerator_signal" else ()
+    location = [str(part) for part in detail["loc"] if part not in (*tags, "[key]")]
+    where = f"{_place(key, host, places)} {'.'.join(location)}"
+    kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
+    if kind == "union_tag_not_found":
+        return Fault(f"{where}.kind", "is missing", "set it to 'file' or 'peer'")
     if kind == "missing":
         if len(location) > 1:
             return Fault(where, "is missing", f"add {location[-1]!r}")
         return Fault(where, "is missing", f"set {key} in group_data or for the host in the inventory")
+    if kind == "union_tag_invalid":
+        return Fault(f"{where}.kind", f"{context['tag']!r} is not known", "set it to 'file' or 'peer'")
     if kind == "extra_forbidden":
         known = list(BoxData.model_fields) if len(location) == 1 else _nested_keys(key)
         near = difflib.get_close_matches(location[-1], known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "remove it, or see group_data/all.py for the keys"
         return Fault(where, "is not a known key", hint)
-    shown = "" if isinstance(detail["input"], dict) else f", not {detail['input']!r}"
+    if kind in _TYPES:
+        what, do = _TYPES[kind]
+        return Fault(where, f"{given!r} {what}", do)
     if kind == "string_pattern_mismatch":
-        return Fault(where, f"{detail['input']!r} is not allowed", f"must match {detail['ctx']['pattern']}")
-    return Fault(where, f"{message[:1].lower()}{message[1:]}{shown}", "correct the value")
+        return Fault(where, f"{given!r} is not allowed", f"must match {context['pattern']}")
+    if kind == "too_short":
+        return Fault(where, "is empty", f"name at least {context['min_length']}")
+    for bound, what, do in _BOUNDS:
+        if bound in context:
+            return Fault(where, f"{given} is {what}", f"{do} {context[bound]}")
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return Fault(where, f"{given!r} {message[:1].lower()}{message[1:]}", "correct the value")
 
 
 def _nested_keys(key: str) -> list[str]:
-    nested = {"lanes_out": OldLane.model_fields, "accelerator_signal": FileSignal.model_fields}.get(key)
-    return list(nested) if nested else []
+    models: dict[str, tuple[type[BaseModel], ...]] = {
+        "lanes_out": (OldLane,),
+        "accelerator_signal": (FileSignal, PeerSignal),
+    }
+    return [name for model in models.get(key, ()) for name in model.model_fields]

@@ -10,6 +10,9 @@ from pyinfra.api.exceptions import PyinfraError
 
 from gb10.commands.chat import chat
 from gb10.commands.check import check
+from gb10.commands.models import models
+from gb10.commands.pin import pin
+from gb10.commands.plan import plan
 from gb10.commands.render import render
 
 
@@ -23,6 +26,9 @@ def cli() -> None:
 
 cli.add_command(render)
 cli.add_command(check)
+cli.add_command(plan)
+cli.add_command(pin)
+cli.add_command(models)
 cli.add_command(chat)
 
 

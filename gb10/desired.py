@@ -17,10 +17,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from gb10.boxdata import BoxData
+from gb10.boxdata import AUTO, BoxData
 from gb10.catalogue import Catalogue
 from gb10.fetch_manifest import fetch_manifest
 from gb10.lock import Lock
+from gb10.plan import Budget, Plan, make_plan
+from gb10.plan_sources import sources_of
 from gb10.presets import render_presets
 
 TOP = Path(__file__).resolve().parent.parent
@@ -167,6 +169,22 @@ class Desired:
     def fetch_manifest_file(self) -> PlacedFile:
         return PlacedFile(f"{self.data.state_dir}/models.json", _json(self.fetch_manifest))
 
+    @cached_property
+    def budget(self) -> Budget:
+        """What the models may take together."""
+        data = self.data
+        return Budget(
+            data.memory_total_mib,
+            data.memory_reserve_mib,
+            data.memory_overhead_mib,
+            None if data.lane_models_max == AUTO else int(data.lane_models_max),
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The memory plan of the catalogue. Raises `BadInput` when a header in the lock is none."""
+        return make_plan(self.catalogue, sources_of(self.catalogue, self.lock), self.budget)
+
     # -- lane ---------------------------------------------------------------------------------------
 
     @property
@@ -272,7 +290,7 @@ class Desired:
             "--host 0.0.0.0",  # inside the container; --publish says who reaches it
             f"--port {data.lane_port}",
             f"--models-preset {self.presets_path}",
-            f"--models-max {data.lane_models_max}",
+            f"--models-max {self.plan.models_max}",
             f"--api-key-file {self.key_path}",
             "--offline",
             "--metrics",

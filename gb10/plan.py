@@ -22,8 +22,6 @@ from gb10.presets import OWN_FOLDER
 from gb10.shape import Shape, shape_of
 from gb10.slots import CELLS, Slots, pad, ways
 
-AUTO = "auto"
-
 
 @dataclass(frozen=True)
 class Budget:

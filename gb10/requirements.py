@@ -9,10 +9,24 @@ from gb10.daemon_json import merged_text
 from gb10.desired import Desired
 from gb10.facts.host_report import Host
 from gb10.faults import BadInput, Fault
+from gb10.fetch_manifest import unresolved
+from gb10.plan import plan_faults
 
 # Docker reads CDI specs since 25.
 MINIMUM_DOCKER = 25
 GIB = 1024**3
+
+
+def description_faults(box: Desired) -> list[Fault]:
+    """Faults that need no box: files that the lock does not know, and a memory plan that does not fit."""
+    faults = unresolved(box.catalogue, box.lock)
+    unpinned = {fault.where for fault in faults}
+    try:
+        # Without its file's header a model has no figures either: one fault for both.
+        faults += [fault for fault in plan_faults(box.plan, box.catalogue) if fault.where not in unpinned]
+    except BadInput as error:
+        faults += error.faults
+    return faults
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ import click
 
 from gb10.commands import options
 from gb10.faults import BadInput, Fault
-from gb10.fetch_manifest import unresolved
 from gb10.inventory import desired, load_inventory
+from gb10.requirements import description_faults
 
 
 def faults_of(inventory: Path) -> tuple[list[Fault], int]:
@@ -20,7 +20,7 @@ def faults_of(inventory: Path) -> tuple[list[Fault], int]:
         try:
             box = desired(host)
             list(box.files())
-            found |= dict.fromkeys(unresolved(box.catalogue, box.lock))
+            found |= dict.fromkeys(description_faults(box))
         except BadInput as error:
             found |= dict.fromkeys(error.faults)
     return list(found), len(hosts)

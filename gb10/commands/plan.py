@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from gb10.boxdata import AUTO
 from gb10.faults import BadInput, Fault
 from gb10.gguf import GgufError, read_file
 from gb10.memory import CACHE_TYPE_BYTES, CUDA_OVERHEAD_MIB, DEFAULT_UBATCH, MIB, Child, Settings, child
@@ -18,6 +19,12 @@ from gb10.plan_sources import file_bytes, sources_of
 from gb10.plan_view import child_json, plan_json, plan_text
 from gb10.shape import Shape, shape_of
 from gb10.slots import Slots
+
+
+def _count_or_auto(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value is not None and value != AUTO and not value.isdigit():
+        raise click.BadParameter("write a number or `auto`")
+    return value
 
 
 @click.command()
@@ -40,7 +47,7 @@ from gb10.slots import Slots
 @click.option("--overhead", type=click.IntRange(0), help="MiB of one child beyond its buffers.")
 @click.option("--total", type=click.IntRange(1), help="Memory of the box, MiB, in place of the data's.")
 @click.option("--reserve", type=click.IntRange(0), help="MiB that are never planned, in place of the data's.")
-@click.option("--models-max", help="A number or `auto`, in place of the data's.")
+@click.option("--models-max", callback=_count_or_auto, help="A number or `auto`, in place of the data's.")
 @click.option(
     "--models-dir", type=click.Path(path_type=Path), help="Read headers that the lock lacks from here."
 )
@@ -80,13 +87,11 @@ def plan(
         else:
             Console().print(_file_table(figures))
         return
-    given: dict[str, int | str | None] = {
-        "memory_total_mib": total,
-        "memory_reserve_mib": reserve,
-        "memory_overhead_mib": overhead,
-        "lane_models_max": int(models_max) if models_max and models_max.isdigit() else models_max,
-    }
-    box = planned_box(inventory, host, {key: value for key, value in given.items() if value is not None})
+    given: dict[str, int | None] = {"total_mib": total, "reserve_mib": reserve, "overhead_mib": overhead}
+    given = {key: value for key, value in given.items() if value is not None}
+    if models_max is not None:
+        given["models_max"] = None if models_max == AUTO else int(models_max)
+    box = planned_box(inventory, host, given)
     made = make_plan(box.catalogue, sources_of(box.catalogue, box.lock, models_dir), box.budget)
     faults = plan_faults(made, box.catalogue)
     if as_json:

@@ -10,8 +10,8 @@ import click
 from gb10.commands import options
 from gb10.desired import Desired
 from gb10.faults import BadInput, Fault
-from gb10.fetch_manifest import unresolved
 from gb10.inventory import desired, load_inventory
+from gb10.requirements import description_faults
 
 # Says that a folder is a rendering of ours and may be replaced by the next one.
 MARKER = ".gb10-rendered"
@@ -59,5 +59,5 @@ def render(out: Path, inventory: Path) -> None:
     for name, box in boxes:
         for path in write_tree(box, out / name):
             click.echo(path)
-        for fault in unresolved(box.catalogue, box.lock):
+        for fault in description_faults(box):
             click.echo(f"note: a deploy would refuse {fault}", err=True)

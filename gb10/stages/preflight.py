@@ -9,13 +9,12 @@ from gb10.facts.docker import ImagePresent
 from gb10.facts.host_report import HostReport
 from gb10.facts.probe import BoxReport
 from gb10.faults import BadInput, Fault
-from gb10.fetch_manifest import unresolved
-from gb10.requirements import box_faults, host_faults, watched_ports
+from gb10.requirements import box_faults, description_faults, host_faults, watched_ports
 
 
 def check(box: Desired) -> None:
     """Raise `BadInput` unless this host may become ``box``. Reads only."""
-    faults: list[Fault] = list(unresolved(box.catalogue, box.lock))
+    faults: list[Fault] = description_faults(box)
     report = host.get_fact(HostReport, _sudo=False)
     faults += host_faults(host.name, report, box)
     # Without root or python3 there is no second look; what the first one found says how to get there.

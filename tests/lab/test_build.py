@@ -1,4 +1,4 @@
-"""A build of the image that something comes in between of, on a host whose Docker has the compile step cached."""
+"""Builds of the image that something comes in between of; the host has the compile step cached."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from gb10.lock import Lock, LockedFile
 from gb10.memory import MIB
 from gb10.model import Catalogue, Clients
 from gb10.plan import Budget, Found, Plan, Source, largest_context, make_plan, plan_faults, total_of
-from gb10.plan_data import budget_of
 from gb10.plan_sources import sources_of
 from gb10.plan_view import plan_json, plan_text
 from gb10.slots import Slots, ways
@@ -288,35 +287,6 @@ def test_headers_come_from_files_where_the_lock_has_none(tmp_path: Path) -> None
     (folder / "a.gguf").write_bytes(b"nonsense")
     with pytest.raises(BadInput, match="no GGUF file"):
         sources_of(catalogue, Lock(), tmp_path)
-
-
-DATA = {
-    "memory_total_mib": 1000,
-    "memory_reserve_mib": 100,
-    "memory_overhead_mib": 10,
-    "lane_models_max": "auto",
-}
-
-
-def test_the_budget_of_the_data() -> None:
-    assert budget_of(DATA) == Budget(1000, 100, 10, None)
-    assert budget_of({**DATA, "lane_models_max": 3}).models_max == 3
-
-
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
-        ({"memory_total_mib": None}, "memory_total_mib: `None` is no number"),
-        ({"memory_reserve_mib": -1}, "memory_reserve_mib: `-1` is no number"),
-        ({"memory_reserve_mib": 1000}, "leaves nothing for models"),
-        ({"lane_models_max": "all"}, "lane_models_max: `all` is no number"),
-        ({"lane_models_max": 0}, "0 lets every model be loaded"),
-    ],
-)
-def test_budgets_that_cannot_be(change: dict[str, Any], part: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        budget_of({**DATA, **change})
-    assert part in str(caught.value)
 
 
 def test_the_plan_as_text_and_json(tmp_path: Path) -> None:
