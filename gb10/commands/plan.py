@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gb10.boxdata import AUTO
+from gb10.commands import options
 from gb10.faults import BadInput, Fault
 from gb10.gguf import GgufError, read_file
 from gb10.memory import CACHE_TYPE_BYTES, CUDA_OVERHEAD_MIB, DEFAULT_UBATCH, MIB, Child, Settings, child
@@ -51,8 +52,8 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, value: str
 @click.option(
     "--models-dir", type=click.Path(path_type=Path), help="Read headers that the lock lacks from here."
 )
-@click.option("--inventory", type=click.Path(path_type=Path), default=Path("inventory.py"), show_default=True)
-@click.option("--host", help="The box, when the inventory has several.")
+@options.inventory
+@options.one_host
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
     gguf: Path | None,
@@ -71,12 +72,18 @@ def plan(
     models_max: str | None,
     models_dir: Path | None,
     inventory: Path,
-    host: str | None,
+    host_name: str | None,
     as_json: bool,
 ) -> None:
     """Add up the memory of all presets against the box, or of one file with --gguf.
 
     Exits with 1 when the catalogue must not be deployed, and says what would fit.
+
+    \b
+    Examples:
+      gb10 plan
+      gb10 plan --models-max auto --reserve 20000
+      gb10 plan --gguf model.gguf --ctx-size 65536 --parallel 8 --kv-unified --cache-type q8_0
     """
     if gguf is not None:
         slots = Slots(ctx_size, parallel, kv_unified, per_slot)
@@ -91,7 +98,7 @@ def plan(
     given = {key: value for key, value in given.items() if value is not None}
     if models_max is not None:
         given["models_max"] = None if models_max == AUTO else int(models_max)
-    box = planned_box(inventory, host, given)
+    box = planned_box(inventory, host_name, given)
     made = make_plan(box.catalogue, sources_of(box.catalogue, box.lock, models_dir), box.budget)
     faults = plan_faults(made, box.catalogue)
     if as_json:

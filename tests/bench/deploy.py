@@ -1,4 +1,4 @@
-"""Seconds that a deploy with nothing to do takes, beside a bare `ssh host true`. Run by `make bench-deploy`."""
+"""Seconds that a deploy with nothing to do takes, beside a bare `ssh host true`: `make bench-deploy`."""
 
 from __future__ import annotations
 
