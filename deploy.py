@@ -5,9 +5,11 @@ Bad data and a box that does not fit are refused before the first change.
 
 from pyinfra import host
 
+from gb10 import interrupt
 from gb10.inventory import desired
 from gb10.stages import image, lanes, models, preflight, router, toolkit, verify
 
+interrupt.is_a_failure()
 box = desired(host)
 
 preflight.check(box)  # the right box, with room, and nobody on our ports

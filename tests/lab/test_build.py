@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -59,6 +60,15 @@ def test_it_outlives_the_deploy_that_began_it_and_the_next_one_joins(host: LabHo
     assert "under way already, joining it" in output
     assert lane.container_id(host) not in ("", container)
     assert deploying.changed(_deploy(host, image_runtime_prepare=wait)) == []
+
+
+def test_an_interrupt_is_no_success_and_the_build_goes_on(host: LabHost, tmp_path: Path) -> None:
+    wait = ["sleep 13"]
+    deploy = _begun(host, tmp_path / "log", image_runtime_prepare=wait)
+    deploy.send_signal(signal.SIGINT)
+    assert deploy.wait(10) == 130
+    assert "run the deploy again" in (tmp_path / "log").read_text()
+    assert "joining it" in _deploy(host, image_runtime_prepare=wait)
 
 
 def test_a_connection_that_drops_is_taken_up_again(host: LabHost, tmp_path: Path) -> None:
