@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from gb10.boxdata import AUTO, BoxData
 from gb10.catalogue import Catalogue
 from gb10.fetch_manifest import fetch_manifest
+from gb10.found import MOUNTS, FoundModel, places
 from gb10.lock import Lock
 from gb10.plan import Budget, Plan, make_plan
 from gb10.plan_sources import sources_of
@@ -70,11 +71,16 @@ def _render(template: str, **values: object) -> str:
 
 @dataclass(frozen=True)
 class Desired:
-    """The whole description of one box. Texts are complete file contents, paths are paths on the box."""
+    """The whole description of one box. Texts are complete file contents, paths are paths on the box.
+
+    ``found`` are the models that lie on the box beside the catalogue's, None until somebody has looked: they
+    are served and counted too. The unit does not depend on which they are, but for models-max ``auto``.
+    """
 
     data: BoxData
     catalogue: Catalogue
     lock: Lock
+    found: tuple[FoundModel, ...] | None = None
 
     # -- toolkit --------------------------------------------------------------------------------
 
@@ -182,8 +188,9 @@ class Desired:
 
     @cached_property
     def plan(self) -> Plan:
-        """The memory plan of the catalogue. Raises `BadInput` when a header in the lock is none."""
-        return make_plan(self.catalogue, sources_of(self.catalogue, self.lock), self.budget)
+        """The memory plan of all models. Raises `BadInput` when a header in the lock is none."""
+        found = None if self.found is None else [model.counted for model in self.found]
+        return make_plan(self.catalogue, sources_of(self.catalogue, self.lock), self.budget, found)
 
     # -- lane ---------------------------------------------------------------------------------------
 
@@ -210,7 +217,7 @@ class Desired:
         return {
             # Closes both doors: without the device the router does not start and no model loads.
             "LLAMA_ARG_DEVICE": self.data.accelerator_device,
-            # Nothing of the container is a model cache.
+            # The router looks for no model by itself: the preset file names all, also those that are found.
             "LLAMA_CACHE": "/nonexistent",
             **self.data.lane_environment,
         }
@@ -226,6 +233,7 @@ class Desired:
             self.catalogue,
             device=self.data.accelerator_device,
             models_dir=PurePosixPath(self.data.models_dir),
+            found={model.name: model.keys for model in self.found or ()},
         )
         return PlacedFile(self.presets_path, text)
 
@@ -251,6 +259,7 @@ class Desired:
             "default_model": self.default_model,
             "key_file": self.key_path,
             "presets": self.presets_path,
+            "folders": sorted(places(data).values()),
         }
         return PlacedFile(self.lane_path, _json(content))
 
@@ -272,6 +281,8 @@ class Desired:
         return (
             f"--name {data.lane_name}",
             "--pull never",
+            # The unit's journal has it all; Docker's own copy would grow without bound.
+            "--log-driver none",
             f"--device {data.accelerator_cdi}",
             f"--publish {data.lane_address}:{data.lane_port}:{data.lane_port}",
             f"--user {data.lane_user_id}:{data.lane_user_id}",
@@ -279,6 +290,11 @@ class Desired:
             f"--pids-limit {data.lane_pids_limit}",
             f"--volume {data.models_dir}:{data.models_dir}:ro",
             f"--volume {data.lane_config_dir}:{data.lane_config_dir}:ro",
+            # Docker makes no folder for --mount, as it would for --volume, owned by root: the gate sees to it.
+            *(
+                f"--mount type=bind,source={path},target={MOUNTS[kind]},readonly"
+                for kind, path in places(data).items()
+            ),
             *environment,
         )
 
@@ -347,5 +363,5 @@ def _tag_part(text: str) -> str:
 
 
 def _unit_escape(text: str) -> str:
-    # systemd reads % as a specifier and $ as a variable in ExecStart.
-    return text.replace("%", "%%").replace("$", "$$")
+    # In ExecStart systemd reads % as a specifier, $ as a variable, and a backslash also between quotes.
+    return text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")

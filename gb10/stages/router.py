@@ -10,8 +10,10 @@ from gb10.desired import Desired
 from gb10.facts.probe import LaneState
 from gb10.operations import Commands, placed
 
-# $1 the verb, $2 the unit. systemctl itself only says "see the journal": show what stands there.
+# $1 the verb, $2 the unit. The start limit is there for crashes: it must not count our own restarts.
+# systemctl itself only says "see the journal": show what stands there.
 _WITH_REASON = r"""
+systemctl reset-failed "$2" 2>/dev/null
 systemctl "$1" "$2" && exit 0
 journalctl --unit "$2" --output cat --no-pager --lines 40 \
   | grep -E 'REFUSING|[Ee]rror|invalid|failed' | tail -n 3 >&2
@@ -52,7 +54,6 @@ def settled(box: Desired) -> Commands:
         yield StringCommand("systemctl", "enable", "--quiet", box.unit)
     outdated = state["container_hash"] != box.lane_hash or state["key_newer"]
     if state["active"] not in ("active", "activating", "reloading"):
-        yield StringCommand("systemctl", "reset-failed", box.unit, "2>/dev/null", "||", "true")
         yield _with_reason("start", box)
     elif outdated:
         yield _with_reason("restart", box)

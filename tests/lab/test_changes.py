@@ -65,13 +65,16 @@ def test_a_changed_unit_restarts_the_lane_once(host: LabHost) -> None:
 
 def test_a_deploy_that_was_cut_between_file_and_restart_is_finished_by_the_next(host: LabHost) -> None:
     # What such a deploy leaves: the new unit on the disk, the old container running.
+    _deploy(host)
     unit = f"/etc/systemd/system/{lane.UNIT}"
     container = lane.container_id(host)
     box = deploying.description(host)
     host.ssh(f"cp {unit} /tmp/unit && sed -i 's/{box.lane_hash}/0123456789abcdef/' {unit}", sudo=True)
     host.ssh(f"systemctl daemon-reload && systemctl restart {lane.UNIT} && cp /tmp/unit {unit}", sudo=True)
+    lane.wait_answering(host)
     assert lane.container_id(host) != container
-    assert deploying.changed(_deploy(host)) == ["router: runs what is described"]
+    changed = deploying.changed(_deploy(host))
+    assert changed[0] == "router: runs what is described"
     label = f"docker inspect -f '{{{{index .Config.Labels \"gb10.lane\"}}}}' {lane.CONTAINER}"
     assert host.ssh(label, sudo=True).stdout.strip() == box.lane_hash
     _settled_again(host)
@@ -110,6 +113,12 @@ def test_a_change_by_hand_is_put_right(host: LabHost, damage: str, operation: st
     assert lane.unit(host) == "active"
     assert host.ssh(f"systemctl is-enabled {lane.UNIT}").stdout.strip() == "enabled"
     _settled_again(host)
+
+
+def test_many_deploys_in_a_row_do_not_meet_the_start_limit(host: LabHost) -> None:
+    for limit in (1001, 1002, 1003, 1004, 1005, 1006):
+        _deploy(host, lane_pids_limit=limit)
+    _deploy(host)
 
 
 def test_a_new_key_takes_the_place_of_a_lost_one_also_in_the_router(host: LabHost) -> None:
