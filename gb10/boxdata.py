@@ -256,8 +256,17 @@ def read_box_data(
     return checked
 
 
+# Environment of the container that must not be set a second time: the lane would serve from the CPU, or
+# have its key in the unit file.
+_OWN_VARIABLES = {"LLAMA_ARG_DEVICE": "accelerator_device", "LLAMA_API_KEY": "the key is a file on the box"}
+
+
 def _clashes(own: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Rules over several keys: the key, and what it clashes with. Passes over what has another shape."""
+    environment = own.get("lane_environment")
+    for variable, key in _OWN_VARIABLES.items():
+        if isinstance(environment, Mapping) and variable in environment:
+            yield "lane_environment", f"{variable} is set by the deploy itself ({key})"
     port, lane = own.get("lane_port"), own.get("lane_name")
     lanes_out = own.get("lanes_out")
     total, reserve = own.get("memory_total_mib"), own.get("memory_reserve_mib")

@@ -45,6 +45,9 @@ def _data_files(groups: list[str]) -> list[Path]:
 def box_data(host: Host) -> BoxData:
     """The checked data of ``host``. Raises `BadInput`."""
     places = assignments(_data_files(list(host.groups)), TOP)
+    # What the inventory says of the host itself wins over its groups.
+    own = {**host.inventory.host_data.get(host.name, {}), **host.inventory.override_data}
+    places = {key: place for key, place in places.items() if key not in own}
     data: Mapping[str, object] = host.data.dict()  # type: ignore[no-untyped-call]
     return read_box_data(data, host=host.name, places=places, connection_keys=CONNECTION_KEYS)
 
