@@ -110,8 +110,8 @@ def test_fingerprint(value: str) -> None:
 
 
 BAD_PATHS = [
-    "srv/models", "~/models", "/srv/../etc", "/srv/mo dels", "/srv/a%b", "/srv/$HOME", "/srv/a'b", "/srv/a\nb",
-    "/", "//", "/var", "/etc/",
+    "srv/models", "~/models", "/srv/../etc", "/srv/mo dels", "/srv/a%b", "/srv/$HOME", "/srv/a'b",
+    "/srv/a\nb", "/", "//", "/var", "/etc/",
 ]  # fmt: skip
 
 
