@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -359,7 +360,8 @@ def _json(content: object) -> str:
 
 
 def _tag_part(text: str) -> str:
-    return "".join(character if character.isalnum() or character in "._" else "-" for character in text)
+    # What Docker takes in a tag, with room for the hash behind it.
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text).lstrip(".-")[:100] or "ref"
 
 
 def _unit_escape(text: str) -> str:
