@@ -12,7 +12,7 @@ from gb10.stages import image, lanes, models, preflight, router, toolkit, verify
 interrupt.is_a_failure()
 box = desired(host)
 
-preflight.check(box)  # the right box, with room, and nobody on our ports
+box = preflight.check(box)  # the right box, with room, and nobody on our ports
 lanes.retire(box)  # the old vLLM lanes are out
 toolkit.install(box)  # NVIDIA container toolkit, pinned; Docker knows the GPU by CDI
 image.build(box)  # llama.cpp at one commit, for this GPU

@@ -6,6 +6,9 @@ image, device and environment and reads which devices llama.cpp lists there: the
 be wrong, because it takes the same way as the server. After a boot the driver may come later than
 Docker, so it looks again until ``wait_seconds`` are over.
 
+It also makes the folders that the container mounts and that may have gone, as somebody else's cache may:
+each with the owner of the folder it lies in, so that its user can go on using it.
+
 Usage: gb10_gate.py LANE.json
 Exit status: 0 the accelerator is there; 1 it is not, with the reason on standard error; 2 bad usage.
 """
@@ -13,6 +16,7 @@ Exit status: 0 the accelerator is there; 1 it is not, with the reason on standar
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -74,12 +78,31 @@ def look(lane: dict[str, Any]) -> tuple[str, bool]:
     return reason_against(lane, result.returncode, result.stdout, result.stderr)
 
 
+def make_folder(path: str) -> None:
+    """Make ``path`` and what is missing above it, all owned as the nearest folder that is there."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    owner = os.stat(path)
+    for folder in reversed(missing):
+        os.mkdir(folder, 0o755)
+        os.chown(folder, owner.st_uid, owner.st_gid)
+
+
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
     with open(arguments[0], encoding="utf-8") as file:
         lane = json.load(file)
+    for folder in lane.get("folders", ()):
+        try:
+            make_folder(folder)
+        except OSError as error:
+            reason = f"{folder} cannot be made: {error.strerror}"
+            print(f"REFUSING to start {lane['lane']}: {reason}", file=sys.stderr)
+            return 1
     deadline = time.monotonic() + lane["wait_seconds"]
     said = False
     while True:

@@ -78,6 +78,12 @@ def _path_or_nothing(value: str) -> str:
     return _absolute(value) if value else value
 
 
+def _mounted_or_nothing(value: str) -> str:
+    if "," in value:
+        raise ValueError("must have no comma: docker run --mount ends the path there")
+    return _not_too_high(value) if value else value
+
+
 def _json(value: dict[str, Any]) -> dict[str, Any]:
     try:
         json.dumps(value)
@@ -93,6 +99,7 @@ ImageReference = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9_./:-]*(@sha256:[0-9a-f]{64})?$")
 ]
 AbsolutePath = Annotated[str, AfterValidator(_absolute), AfterValidator(_not_too_high)]
+FolderOrNothing = Annotated[str, AfterValidator(_path_or_nothing), AfterValidator(_mounted_or_nothing)]
 Url = Annotated[str, AfterValidator(_single_line), AfterValidator(_fetchable)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
@@ -166,6 +173,8 @@ class BoxData(_Frozen):
     models_parallel: Annotated[int, Field(ge=1, le=16)]
     models_reserve_gib: Annotated[int, Field(ge=0)]
     models_search: tuple[AbsolutePath, ...]
+    models_found_cache: FolderOrNothing
+    models_found_folder: FolderOrNothing
 
     lane_name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]+$")]
     lane_config_dir: AbsolutePath
@@ -272,6 +281,14 @@ def _clashes(own: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     total, reserve = own.get("memory_total_mib"), own.get("memory_reserve_mib")
     if isinstance(total, int) and isinstance(reserve, int) and reserve >= total:
         yield "memory_reserve_mib", f"{reserve} of {total} MiB in memory_total_mib leaves nothing for models"
+    models_dir = own.get("models_dir")
+    for key in ("models_found_cache", "models_found_folder"):
+        found = own.get(key)
+        if found and isinstance(found, str) and isinstance(models_dir, str):
+            both = {Path(found), Path(models_dir)}
+            # A path that is too short has its own fault.
+            if min(len(path.parts) for path in both) > 2 and (len(both) == 1 or _nested(*both)):
+                yield key, f"{found} and models_dir ({models_dir}) lie in each other"
     for old in lanes_out if isinstance(lanes_out, (list, tuple)) else ():
         if not isinstance(old, Mapping):
             continue
@@ -281,6 +298,10 @@ def _clashes(own: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         for kind, name in (("unit", f"{lane}.service"), ("container", lane)):
             if kind in old and old[kind] == name:
                 yield "lane_name", f"the {kind} {name} is listed in lanes_out: it cannot be both"
+
+
+def _nested(one: Path, other: Path) -> bool:
+    return one in other.parents or other in one.parents
 
 
 def _place(key: str, host: str, places: Mapping[str, str]) -> str:

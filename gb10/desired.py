@@ -291,7 +291,7 @@ class Desired:
             f"--pids-limit {data.lane_pids_limit}",
             f"--volume {data.models_dir}:{data.models_dir}:ro",
             f"--volume {data.lane_config_dir}:{data.lane_config_dir}:ro",
-            # Docker makes no folder for --mount, as it would for --volume, owned by root: the gate sees to it.
+            # Unlike --volume, --mount makes no folder, owned by root, where none is: the gate sees to it.
             *(
                 f"--mount type=bind,source={path},target={MOUNTS[kind]},readonly"
                 for kind, path in places(data).items()

@@ -49,10 +49,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Found:
-    """A model on the box that is not in the catalogue: the router serves it with the defaults."""
+    """A model on the box that is not in the catalogue: the router serves it with the defaults. ``projector``
+    in bytes; ``place`` is its path on the box."""
 
     name: str
     source: Source
+    projector: int = 0
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class PresetPlan:
     """One preset.
 
     ``child`` is None when ``unknown`` says why, and ``remedy`` what helps. ``tokens``: how long a request the
-    number of clients is for. ``sized`` gives the child for other slots.
+    number of clients is for. ``place`` is where a model lies that is not in the catalogue. ``sized`` gives
+    the child for other slots.
     """
 
     name: str
@@ -85,6 +89,7 @@ class PresetPlan:
     shape: Shape | None = None
     tokens: int = 0
     model: Model | None = None
+    place: str = ""
     sized: Callable[[Slots], Child] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -107,11 +112,13 @@ class PresetPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All presets against the budget; ``off`` has name and reason of the models that are not served."""
+    """All presets against the budget; ``off`` has name and reason of the models that are not served.
+    ``looked`` says whether models that are found on the box are among the presets."""
 
     budget: Budget
     presets: tuple[PresetPlan, ...]
     off: tuple[tuple[str, str], ...] = field(default=())
+    looked: bool = False
 
     @property
     def known(self) -> tuple[PresetPlan, ...]:
@@ -153,14 +160,14 @@ def make_plan(
     catalogue: Catalogue,
     sources: Mapping[tuple[str, str], Source],
     budget: Budget,
-    found: Iterable[Found] = (),
+    found: Iterable[Found] | None = None,
 ) -> Plan:
     """Add up a catalogue. ``sources`` is keyed by (repo, file), with the first shard for a split model;
-    ``found`` are models on the box that are not in the catalogue."""
+    ``found`` are models on the box that are not in the catalogue, None when nobody has looked."""
     presets = [_preset(catalogue, model, sources, budget) for model in catalogue.enabled]
-    presets += [_found(catalogue, extra, budget) for extra in found]
+    presets += [_found(catalogue, extra, budget) for extra in found or ()]
     off = tuple((model.name, model.reason or "") for model in catalogue.off)
-    return Plan(budget, tuple(presets), off)
+    return Plan(budget, tuple(presets), off, found is not None)
 
 
 def settings_of(keys: Mapping[str, str], slots: Slots) -> Settings:
@@ -222,9 +229,9 @@ def _preset(
 def _found(catalogue: Catalogue, extra: Found, budget: Budget) -> PresetPlan:
     keys = catalogue.defaults
     slots = Slots(int(keys["ctx-size"]), int(keys["parallel"]), keys["kv-unified"] == "true")
-    base = PresetPlan(extra.name, False, slots, tokens=slots.longest)
+    base = PresetPlan(extra.name, False, slots, tokens=slots.longest, place=extra.place)
     header = extra.source.header
-    move = "move it out of the models folder, so that the router does not serve it"
+    move = "move it away, so that the router does not serve it"
     if header is None:
         return replace(base, unknown="unknown: its header could not be read", remedy=move)
     try:
@@ -238,6 +245,7 @@ def _found(catalogue: Catalogue, extra: Found, budget: Budget) -> PresetPlan:
             shape,
             settings_of(keys, slots),
             weights=weights,
+            projector=extra.projector,
             cache_ram=int(keys["cache-ram"]) * MIB,
             overhead=budget.overhead_mib * MIB,
         )
@@ -275,11 +283,14 @@ def plan_faults(plan: Plan, catalogue: Catalogue, *, where: str = "models-max") 
     if plan.known and plan.largest == 0:
         heaviest = plan.known[0]
         do = _smaller(plan, 1) or "take a smaller file, or a smaller cache type"
+        do = _without_found([heaviest]) if not heaviest.in_catalogue else do
         faults.append(Fault(where, f"{heaviest.name} alone needs {_need(plan, [heaviest])}", do))
     elif total_of(plan.worst(count)) > plan.budget.bytes:
         names = " + ".join(preset.name for preset in plan.worst(count))
         smaller = _smaller(plan, count)
         do = f"set models-max to {plan.largest}" + (f", or {smaller}" if smaller else "")
+        others = _without_found(plan.worst(count))
+        do += f", or {others}" if others else ""
         faults.append(
             Fault(where, f"models-max {count} can need {_need(plan, plan.worst(count))} ({names})", do)
         )
@@ -311,9 +322,21 @@ def _smaller(plan: Plan, count: int) -> str | None:
     """The first model of the worst set that fits with a smaller context, as an advice."""
     for preset in plan.worst(count):
         context = largest_context(plan, preset.name, count)
-        if context:
+        if context and preset.in_catalogue:
             return f"give {preset.name} `ctx-size: {context}`"
     return None
+
+
+def _without_found(presets: Sequence[PresetPlan]) -> str:
+    """How to keep the models from being served that are there only because they lie on the box."""
+    found = [preset for preset in presets if not preset.in_catalogue]
+    if not found:
+        return ""
+    named = " and ".join(f"{preset.name} ({preset.place})" for preset in found)
+    return (
+        f"keep {named} from being served: write it into the catalogue with `enabled: false`, remove the file,"
+        ' or set models_found_cache or models_found_folder to ""'
+    )
 
 
 def largest_context(plan: Plan, name: str, count: int) -> int | None:

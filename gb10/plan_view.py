@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -25,8 +27,21 @@ PARTS = (
 )
 _COLOURS = ("blue", "green", "cyan", "yellow", "magenta", "white", "blue", "red")
 _MARKS = "WKRCPOMD"
+_HEADINGS = {
+    "weights": "weights",
+    "KV cache": "KV\ncache",
+    "recurrent state": "state",
+    "compute": "com-\npute",
+    "prompt cache": "prompt\ncache",
+    "overhead": "over-\nhead",
+    "projector": "proj.",
+    "draft": "draft",
+}
+_FRAME: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
 _MOST_BARS = 12
-_BAR_WIDTH = 60
+_WIDEST_BAR = 120
+
+NOT_COUNTED = "models that only lie on the box are not counted here; `gb10 plan --on-box` and a deploy do"
 
 
 def child_json(child: Child) -> dict[str, Any]:
@@ -53,6 +68,7 @@ def plan_json(plan: Plan, faults: Iterable[Fault]) -> dict[str, Any]:
             "models_mib": budget.total_mib - budget.reserve_mib,
             "overhead_mib": budget.overhead_mib,
         },
+        "found_counted": plan.looked,
         "models_max": plan.models_max,
         "models_max_auto": budget.models_max is None,
         "models_max_largest": plan.largest,
@@ -99,73 +115,92 @@ def plan_text(plan: Plan, faults: Iterable[Fault]) -> RenderableType:
     """The plan for a terminal: table, slots, bars, notes, faults."""
     parts: list[RenderableType] = [_table(plan)]
     if any(preset.ways and preset.slots.parallel > 1 for preset in plan.presets):
-        parts.append(_ways(plan))
+        parts += ["", _ways(plan)]
     if plan.known:
-        parts.append(_bars(plan))
-    parts += _notes(plan)
+        parts += ["", _Bars(plan)]
+    parts += ["", *_notes(plan)]
     parts += [Text(f"REFUSED {fault}", style="bold red") for fault in faults]
     return Group(*parts)
 
 
 def _table(plan: Plan) -> Table:
-    table = Table(title="Memory of each preset, MiB", title_justify="left", pad_edge=False)
-    table.add_column("preset")
-    for name in (*PARTS[:6], "other", "total", "KV bytes/token", "clients that fit"):
-        table.add_column(name, justify="right")
+    """One line for each preset; a part that no preset has gets no column."""
+    table = Table(title="Memory of each preset, MiB", title_justify="left", **_FRAME)
+    table.add_column("preset", overflow="fold", min_width=12)
+    parts = [name for name in PARTS if any(p.child and p.child.bytes_of(name) for p in plan.known)]
+    for name in (*(_HEADINGS[name] for name in parts), "total", "KV B/\ntoken"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("clients\nx tokens", justify="right", min_width=8)
     for preset in plan.presets:
         if preset.child is None:
-            table.add_row(preset.name, *[""] * 7, "unknown")
+            table.add_row(preset.name, *[""] * len(parts), "unknown")
             continue
         child = preset.child
-        other = sum(child.bytes_of(name) for name in PARTS[6:])
-        figures = [*(child.bytes_of(name) for name in PARTS[:6]), other, child.total]
-        clients = f"{preset.clients_fit:.2f} of {preset.tokens}"
+        figures = [*(child.bytes_of(name) for name in parts), child.total]
         table.add_row(
-            preset.name, *(str(mib(size)) for size in figures), str(child.kv_bytes_per_token), clients
+            preset.name,
+            *(str(mib(size)) for size in figures),
+            str(child.kv_bytes_per_token),
+            f"{preset.clients_fit:.2f} x {preset.tokens}",
         )
     return table
 
 
 def _ways(plan: Plan) -> Table:
-    table = Table(title="Three ways to share the cells", title_justify="left", pad_edge=False)
-    for name in ("preset", "slots", "MiB", "longest request", "when it overflows"):
-        table.add_column(name)
+    table = Table(title="Three ways to share the cells", title_justify="left", **_FRAME)
+    table.add_column("preset", overflow="fold", min_width=12)
+    table.add_column("slots (* chosen)", no_wrap=True)
+    table.add_column("MiB", justify="right", no_wrap=True)
+    table.add_column("longest\nrequest", justify="right", no_wrap=True)
+    table.add_column("when it overflows", min_width=20)
     for preset in plan.presets:
-        for way in preset.ways if preset.slots.parallel > 1 else ():
-            chosen = " (chosen)" if way.slots.way == preset.slots.way else ""
+        for number, way in enumerate(preset.ways if preset.slots.parallel > 1 else ()):
+            chosen = " *" if way.slots.way == preset.slots.way else ""
             table.add_row(
-                preset.name,
+                preset.name if number == 0 else "",
                 f"{way.slots.parallel} {way.slots.way}{chosen}",
                 str(mib(way.child.total)),
-                f"{way.longest} tokens",
+                str(way.longest),
                 way.slots.overflow,
             )
     return table
 
 
-def _bars(plan: Plan) -> Group:
-    count = plan.models_max
-    sets = plan.sets(count) if count else []
-    budget = plan.budget.bytes
-    scale = max([budget, *(total_of(chosen) for chosen in sets)], default=budget)
-    lines = [Text(f"Sets of {count} of {len(plan.known)} models, the heaviest first; | is the budget")]
-    for chosen in sets[:_MOST_BARS]:
-        total = total_of(chosen)
-        bar = Text()
-        for name, colour, mark in zip(PARTS, _COLOURS, _MARKS, strict=True):
-            size = sum(preset.child.bytes_of(name) for preset in chosen if preset.child)
-            bar.append(mark * round(size / scale * _BAR_WIDTH), style=colour)
-        bar = bar[:_BAR_WIDTH]
-        place = min(round(budget / scale * _BAR_WIDTH), _BAR_WIDTH)
-        bar.append(" " * (_BAR_WIDTH - len(bar)))
-        bar = bar[:place].append("|").append_text(bar[place:])
-        fits = "" if total <= budget else "  DOES NOT FIT"
-        bar.append(f" {mib(total)} MiB  {' + '.join(preset.name for preset in chosen)}{fits}")
-        lines.append(bar)
-    if len(sets) > _MOST_BARS:
-        lines.append(Text(f"and {len(sets) - _MOST_BARS} lighter ones"))
-    legend = ", ".join(f"{mark} {name}" for mark, name in zip(_MARKS, PARTS, strict=True))
-    return Group(*lines, Text(legend, style="dim"))
+class _Bars:
+    """A bar for each set of models, as wide as the terminal; below it the names of the set."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        plan, count = self.plan, self.plan.models_max
+        sets = plan.sets(count) if count else []
+        scale = max([plan.budget.bytes, *(total_of(chosen) for chosen in sets)])
+        yield Text(f"Sets of {count} of {len(plan.known)} models, the heaviest first; | is the budget")
+        width = max(10, min(options.max_width, _WIDEST_BAR) - len(f" {mib(scale)} MiB") - 1)
+        for chosen in sets[:_MOST_BARS]:
+            total = total_of(chosen)
+            fits = total <= plan.budget.bytes
+            bar = _bar(chosen, plan.budget.bytes, scale, width)
+            yield bar.append(f" {mib(total)} MiB", style="" if fits else "bold red")
+            names = "" if fits else "DOES NOT FIT: "
+            yield Padding(Text(names + " + ".join(preset.name for preset in chosen)), (0, 0, 0, 2))
+        if len(sets) > _MOST_BARS:
+            yield Text(f"and {len(sets) - _MOST_BARS} lighter ones")
+        there = [name for name in PARTS if any(p.child and p.child.bytes_of(name) for p in plan.known)]
+        yield Text(", ".join(f"{_MARKS[PARTS.index(name)]} {name}" for name in there), style="dim")
+
+
+def _bar(chosen: Iterable[PresetPlan], budget: int, scale: int, width: int) -> Text:
+    """The parts of a set, each as long as its share of ``scale`` bytes; ``|`` stands at the budget."""
+    chosen, bar = list(chosen), Text()
+    for name, colour, mark in zip(PARTS, _COLOURS, _MARKS, strict=True):
+        size = sum(preset.child.bytes_of(name) for preset in chosen if preset.child)
+        bar.append(mark * round(size / scale * width), style=colour)
+    bar = bar[:width]
+    bar.append(" " * (width - len(bar)))
+    place = min(round(budget / scale * width), width)
+    return bar[:place].append("|").append_text(bar[place:])
 
 
 def _notes(plan: Plan) -> list[Text]:
@@ -180,6 +215,11 @@ def _notes(plan: Plan) -> list[Text]:
         f"Compute: {COMPUTE_SOURCE}. Overhead: {OVERHEAD_SOURCE}; {budget.overhead_mib} MiB are planned.",
     ]
     lines += [f"{p.name}: {note}" for p in plan.presets if p.child for note in p.child.notes]
+    found = [preset.name for preset in plan.presets if not preset.in_catalogue]
+    if found:
+        lines.append(f"Found on the box and not in the catalogue: {', '.join(found)}.")
+    if not plan.looked:
+        lines.append(f"Note: {NOT_COUNTED}.")
     if plan.unknown:
         lines.append("The sums lack the models that are unknown.")
         lines += [f"{preset.name}: {preset.unknown}" for preset in plan.unknown]

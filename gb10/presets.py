@@ -82,16 +82,23 @@ def effective_keys(
 
 
 def render_presets(
-    catalogue: Catalogue, *, device: str, models_dir: PurePosixPath, extra: Mapping[str, str] | None = None
+    catalogue: Catalogue,
+    *,
+    device: str,
+    models_dir: PurePosixPath,
+    extra: Mapping[str, str] | None = None,
+    found: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The text of the preset file. ``extra`` holds more keys for ``[*]`` (``threads`` in the lab, say).
+    """The text of the preset file. ``extra`` holds more keys for ``[*]`` (``threads`` in the lab, say),
+    ``found`` the sections of models that are not in the catalogue: what they do not say comes from ``[*]``.
 
     Models that are off are not in it. Raises BadInput when a value cannot stand in the file, which for a
     loaded catalogue only ``device``, ``models_dir`` and ``extra`` can cause.
     """
     sections = {"*": shared_keys(catalogue, device) | dict(extra or {})}
     sections |= {model.name: model_keys(model, models_dir) for model in catalogue.enabled}
-    faults = section_faults(sections)
+    sections |= {name: dict(keys) for name, keys in (found or {}).items()}
+    faults = section_faults(sections, frozenset(found or {}))
     if faults:
         raise BadInput(faults)
     blocks = [
@@ -101,13 +108,18 @@ def render_presets(
     return HEAD + "\n" + "\n".join(blocks)
 
 
-def section_faults(sections: Mapping[str, Mapping[str, str]]) -> list[Fault]:
-    """Everything for which the router would leave, or serve something else than the file seems to say."""
+def section_faults(
+    sections: Mapping[str, Mapping[str, str]], found: frozenset[str] = frozenset()
+) -> list[Fault]:
+    """Everything for which the router would leave, or serve something else than the file seems to say.
+
+    ``found`` are sections whose name was not chosen by anybody here and has been checked before.
+    """
     faults = []
     names: dict[str, str] = {name: name for name in sections}
     for section, keys in sections.items():
         where = f"presets [{section}]"
-        why = refuse_name(section) if section != "*" else None
+        why = refuse_name(section) if section != "*" and section not in found else None
         if why:
             faults.append(Fault(where, f"the name {why}", "choose another name"))
         if section != "*" and "model" not in keys:

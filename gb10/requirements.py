@@ -18,7 +18,10 @@ GIB = 1024**3
 
 
 def description_faults(box: Desired) -> list[Fault]:
-    """Faults that need no box: files that the lock does not know, and a memory plan that does not fit."""
+    """Faults of the description: files that the lock does not know, and a memory plan that does not fit.
+
+    It counts the models that are found on the box, where somebody has looked (`Desired.found`).
+    """
     faults = unresolved(box.catalogue, box.lock)
     unpinned = {fault.where for fault in faults}
     try:

@@ -85,6 +85,10 @@ models_token_file = ""  # a file on the box (0600) with a hub token, for gated m
 models_parallel = 2  # downloads at once
 models_reserve_gib = 20  # disk that a download never takes
 models_search = ["/root/.cache/huggingface/hub"]  # files found here are used in place
+# Models that lie in these and are not in the catalogue are served too, with the catalogue's defaults, and
+# counted in the memory plan. Read only. "" for none.
+models_found_cache = "/root/.cache/huggingface/hub"  # a Hugging Face cache
+models_found_folder = ""  # a flat folder: FILE.gguf, or NAME/ with the parts of one model
 
 # -- the lane: one router, one container, one unit -----------------------------------------------------
 lane_name = "llamacpp-playground"

@@ -9,6 +9,7 @@ import click
 from gb10.commands import options
 from gb10.faults import BadInput, Fault
 from gb10.inventory import desired, load_inventory
+from gb10.plan_view import NOT_COUNTED
 from gb10.requirements import description_faults
 
 
@@ -31,6 +32,8 @@ def faults_of(inventory: Path) -> tuple[list[Fault], int]:
 def check(inventory: Path) -> None:
     """Check data, catalogue and lock, all faults in one go. Needs no box and no network.
 
+    So it does not count models that only lie on the box: `gb10 plan --on-box` does, and every deploy.
+
     Exit status: 0 a deploy may begin, 1 it would be refused.
 
     \b
@@ -44,3 +47,4 @@ def check(inventory: Path) -> None:
     if faults:
         raise SystemExit(1)
     click.echo(f"{inventory.name}: {hosts} host{'s' if hosts != 1 else ''}, no fault")
+    click.echo(f"note: {NOT_COUNTED}")

@@ -16,20 +16,24 @@ from pyinfra.api.host import Host
 from gb10.catalogue import Model
 from gb10.commands import options
 from gb10.desired import TOP, Desired
+from gb10.facts.found import found_on
 from gb10.faults import BadInput, Fault
 from gb10.fetch_manifest import missing, model_files
+from gb10.found import FoundOnBox
 from gb10.inventory import desired
 from gb10.preset_options import near_miss
 from gb10.presets import model_path
 from gb10.remote import connected
 
 LIST_SECONDS = 120
+BESIDE = ("found", "not served", "stray")  # states of what is not in the catalogue
 
 
 @dataclass(frozen=True)
 class Found:
     """A model as the list shows it. ``bytes`` on the box; ``state``: ok, unverified, partial, missing, wrong,
-    off, not pinned, made at home, or stray (not in the catalogue)."""
+    off, not pinned or made at home; of what is not in the catalogue found (served all the same), not served,
+    or stray (where no model is looked for)."""
 
     name: str
     state: str
@@ -103,7 +107,10 @@ def _share(entry: Found) -> str:
 
 
 def list_models(host: Host, box: Desired) -> list[Found]:
-    """The catalogue's models, then the strays. Raises pyinfra's ``PyinfraError`` when the box cannot say."""
+    """The catalogue's models, then those that are found on the box, then the strays.
+
+    Raises pyinfra's ``PyinfraError`` when the box cannot say.
+    """
     manifest = json.dumps(box.fetch_manifest)
     program = box.program_files["gb10_fetch.py"].content
     check = StringCommand("python3", "-c", QuoteString(program), "--check", "/dev/stdin")
@@ -111,6 +118,7 @@ def list_models(host: Host, box: Desired) -> list[Found]:
     states = {entry["path"]: entry for entry in looked["files"]}
     models_dir = PurePosixPath(box.data.models_dir)
     listed = [_catalogued(model, models_dir, box, states) for model in box.catalogue.models]
+    listed += _beside(found_on(host, box))
     known = [path for entry in listed for path in entry.paths]
     folders = [box.data.models_dir, *box.data.models_search]
     strays = ask(host, "list", {"folders": folders, "known": known})["found"]
@@ -124,6 +132,17 @@ def list_models(host: Host, box: Desired) -> list[Found]:
             tuple(entry["paths"]),
         )
         for entry in strays
+    ]
+
+
+def _beside(found: FoundOnBox) -> list[Found]:
+    note = "not in the catalogue, served with its defaults: "
+    served = [
+        Found(one.name, "found", one.size, None, note + one.paths[0], one.paths) for one in found.models
+    ]
+    return served + [
+        Found(one.name, "not served", one.size, None, f"{one.path}: {one.why}", (one.path,))
+        for one in found.passed
     ]
 
 
@@ -168,7 +187,7 @@ def files_to_remove(box: Desired, name: str, listed: Sequence[Found]) -> list[st
         )
         raise BadInput([fault])
     others = {
-        path for other in listed if other.name != wanted and other.state != "stray" for path in other.paths
+        path for other in listed if other.name != wanted and other.state not in BESIDE for path in other.paths
     }
     paths = [path for path in entry.paths if path not in others]
     if not paths:

@@ -52,6 +52,9 @@ def _count_or_auto(_context: click.Context, _option: click.Parameter, value: str
 @click.option(
     "--models-dir", type=click.Path(path_type=Path), help="Read headers that the lock lacks from here."
 )
+@click.option(
+    "--on-box", is_flag=True, help="Ask the box for models that lie there and are not in the catalogue."
+)
 @options.inventory
 @options.one_host
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -71,17 +74,20 @@ def plan(
     reserve: int | None,
     models_max: str | None,
     models_dir: Path | None,
+    on_box: bool,
     inventory: Path,
     host_name: str | None,
     as_json: bool,
 ) -> None:
     """Add up the memory of all presets against the box, or of one file with --gguf.
 
+    Models that are found on the box are served and count too; only --on-box, and a deploy, know them.
     Exits with 1 when the catalogue must not be deployed, and says what would fit.
 
     \b
     Examples:
       gb10 plan
+      gb10 plan --on-box
       gb10 plan --models-max auto --reserve 20000
       gb10 plan --gguf model.gguf --ctx-size 65536 --parallel 8 --kv-unified --cache-type q8_0
     """
@@ -98,8 +104,8 @@ def plan(
     given = {key: value for key, value in given.items() if value is not None}
     if models_max is not None:
         given["models_max"] = None if models_max == AUTO else int(models_max)
-    box = planned_box(inventory, host_name, given)
-    made = make_plan(box.catalogue, sources_of(box.catalogue, box.lock, models_dir), box.budget)
+    box = planned_box(inventory, host_name, given, on_box=on_box)
+    made = make_plan(box.catalogue, sources_of(box.catalogue, box.lock, models_dir), box.budget, box.found)
     faults = plan_faults(made, box.catalogue)
     if as_json:
         click.echo(json.dumps(plan_json(made, faults), indent=1))
