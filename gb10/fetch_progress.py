@@ -12,6 +12,7 @@ class FetchProgress:
     def __init__(self) -> None:
         self._files: dict[str, dict[str, Any]] = {}
         self._word = ""
+        self._trouble: dict[str, str] = {}  # why a file is being tried again, until more of it has come
 
     def progress(self, lines: list[str]) -> str:
         """``2 files, 41 %, 110.0 MB/s, about 3:20 left``, or nothing yet."""
@@ -19,12 +20,14 @@ class FetchProgress:
             event = _event(line)
             kind = event.get("event")
             if kind == "progress":
-                self._files[str(event.get("file"))] = event
+                self._note_progress(event)
             elif kind in ("done", "used-in-place", "error"):
                 self._files.pop(str(event.get("file")), None)
                 self._word = _sentence(event)
             elif kind in ("waiting", "note", "held"):
                 self._word = _sentence(event)
+            elif kind == "retry":
+                self._trouble[str(event.get("file"))] = _sentence(event)
         if not self._files:
             return self._word
         done = sum(event.get("done") or 0 for event in self._files.values())
@@ -35,7 +38,15 @@ class FetchProgress:
         if speed > 0:
             seconds = int((size - done) / speed)
             left = f", {speed / 1e6:.1f} MB/s, about {seconds // 60}:{seconds % 60:02d} left"
-        return f"{names}: {100 * done // max(size, 1)} % of {size / 1e9:.1f} GB{left}"
+        trouble = "".join(f"; {word}" for word in self._trouble.values())
+        return f"{names}: {100 * done // max(size, 1)} % of {size / 1e9:.1f} GB{left}{trouble}"
+
+    def _note_progress(self, event: dict[str, Any]) -> None:
+        name = str(event.get("file"))
+        before = self._files.get(name, {}).get("done") or 0
+        if (event.get("done") or 0) > before:
+            self._trouble.pop(name, None)
+        self._files[name] = event
 
     def failure(self, lines: list[str]) -> list[str]:
         """The downloader's own error lines; all else where it could not speak."""
@@ -54,6 +65,8 @@ def _event(line: str) -> dict[str, Any]:
 def _sentence(event: dict[str, Any]) -> str:
     if "message" in event:
         return str(event["message"])
+    if event["event"] == "retry":
+        return f"again in {event.get('wait_seconds') or 0:.0f} s: {event.get('reason')}"
     if event["event"] == "waiting":
         return f"another run is fetching ({event.get('holder')})"
     verb = {"done": "fetched", "used-in-place": "already on the box"}[event["event"]]

@@ -10,6 +10,7 @@ from gb10.desired import Desired
 from gb10.facts.host_report import Host
 from gb10.faults import BadInput, Fault
 from gb10.fetch_manifest import unresolved
+from gb10.pinning import lock_faults
 from gb10.plan import plan_faults
 
 # Docker reads CDI specs since 25.
@@ -18,11 +19,19 @@ GIB = 1024**3
 
 
 def description_faults(box: Desired) -> list[Fault]:
-    """Faults of the description: files that the lock does not know, and a memory plan that does not fit.
+    """Faults of the description: files that the lock does not know, pins that differ, memory that does not fit.
 
     It counts the models that are found on the box, where somebody has looked (`Desired.found`).
     """
-    faults = unresolved(box.catalogue, box.lock)
+    data = box.data
+    faults = lock_faults(
+        box.lock,
+        data.models_lock,
+        llama_ref=data.llama_ref,
+        llama_commit=data.llama_commit,
+        images=[data.image_build_base, data.image_runtime_base],
+    )
+    faults += unresolved(box.catalogue, box.lock)
     unpinned = {fault.where for fault in faults}
     try:
         # Without its file's header a model has no figures either: one fault for both.
