@@ -13,8 +13,8 @@ from types import MappingProxyType
 from gb10.catalogue_values import Reader, as_text
 from gb10.faults import BadInput
 from gb10.model import Catalogue, Clients, Conversion, FileRef, Model, shard_files, shard_number
-from gb10.preset_options import PresetOptions
-from gb10.preset_rules import refuse_name
+from gb10.preset_options import FALSEY, PresetOptions
+from gb10.preset_rules import QUANTIZED_CACHE_TYPES, refuse_name
 from gb10.slots import Slots
 from gb10.yaml_marks import Marked, load_marked
 
@@ -167,11 +167,11 @@ def _model(reader: Reader, name: str, entry: Marked, defaults: dict[str, str]) -
         options=MappingProxyType(reader.options_of(own, at)),
         own=frozenset(own),
     )
-    _consistent(reader, model, entry, at)
+    _consistent(reader, model, entry, at, defaults)
     return model
 
 
-def _consistent(reader: Reader, model: Model, entry: Marked, at: str) -> None:
+def _consistent(reader: Reader, model: Model, entry: Marked, at: str, defaults: dict[str, str]) -> None:
     """What no single key shows."""
 
     def fault(what: str, do: str, key: str = "") -> None:
@@ -208,6 +208,10 @@ def _consistent(reader: Reader, model: Model, entry: Marked, at: str) -> None:
                 "remove `ctx-size`: the pool is then as large as the slots together",
                 "kv-unified-per-slot",
             )
+    flash_attention = model.options.get("flash-attn", defaults.get("flash-attn", "auto"))
+    if model.cache_type in QUANTIZED_CACHE_TYPES and flash_attention in FALSEY:
+        what = f"a {model.cache_type} cache needs flash attention, and `flash-attn` is off: the child dies"
+        fault(what, "remove `flash-attn`, or set `cache-type: f16`")
     refused = model.clients and slots_of(model).refuse(model.clients)
     if refused:
         fault(*refused, "clients")

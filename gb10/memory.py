@@ -25,6 +25,9 @@ CACHE_TYPE_BYTES = {
 }
 """Bytes for each element of a KV cache."""
 
+QUANTIZED_BLOCKS = {"q8_0": 32, "q4_0": 32}
+"""Elements that a quantized type packs together."""
+
 RECURRENT_BYTES = 4
 """Recurrent state is always f32."""
 
@@ -76,6 +79,19 @@ class Child:
     def bytes_of(self, name: str) -> int:
         """Bytes of the parts with this name."""
         return sum(part.bytes for part in self.parts if part.name == name)
+
+
+def refuse_cache(shape: Shape, settings: Settings) -> str | None:
+    """Why llama.cpp would not load the model with this cache type, or None.
+
+    Source: ``llama_init_from_model`` in ``src/llama-context.cpp``: a block must divide a head.
+    """
+    for kind in (settings.cache_type_k, settings.cache_type_v):
+        block = QUANTIZED_BLOCKS.get(kind, 1)
+        for length in shape.head_lengths:
+            if length % block:
+                return f"cache type {kind} packs {block} elements, which do not divide a head of {length}"
+    return None
 
 
 def kv_cache(shape: Shape, settings: Settings) -> int:
@@ -163,7 +179,8 @@ def child(
         Part("prompt cache", cache_ram, "its limit (cache-ram)"),
         Part("overhead", overhead, OVERHEAD_SOURCE),
     ]
-    notes = [shape.note] if shape.note else []
+    refused = refuse_cache(shape, settings)
+    notes = [note for note in (shape.note, refused and f"llama.cpp does not load it: {refused}") if note]
     if projector:
         parts.append(Part("projector", projector, "bytes of the file"))
         notes.append("the projector counts with its file; what it takes while it works is not known")

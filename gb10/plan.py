@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from gb10.catalogue import slots_of
 from gb10.faults import Fault
 from gb10.gguf import GgufError, Header
-from gb10.memory import DEFAULT_UBATCH, MIB, Child, Settings, child
+from gb10.memory import DEFAULT_UBATCH, MIB, Child, Settings, child, refuse_cache
 from gb10.model import Catalogue, FileRef, Model
 from gb10.preset_options import TRUTHY
 from gb10.preset_rules import refuse_startup
@@ -87,6 +87,7 @@ class PresetPlan:
     remedy: str = ""
     child: Child | None = None
     shape: Shape | None = None
+    settings: Settings | None = None
     tokens: int = 0
     model: Model | None = None
     place: str = ""
@@ -223,7 +224,7 @@ def _preset(
             overhead=budget.overhead_mib * MIB,
         )
 
-    return replace(base, child=sized(slots), shape=shape, sized=sized)
+    return replace(base, child=sized(slots), shape=shape, settings=settings_of(keys, slots), sized=sized)
 
 
 def _found(catalogue: Catalogue, extra: Found, budget: Budget) -> PresetPlan:
@@ -250,7 +251,7 @@ def _found(catalogue: Catalogue, extra: Found, budget: Budget) -> PresetPlan:
             overhead=budget.overhead_mib * MIB,
         )
 
-    return replace(base, child=sized(slots), shape=shape, sized=sized)
+    return replace(base, child=sized(slots), shape=shape, settings=settings_of(keys, slots), sized=sized)
 
 
 def ggufs_of(model: Model) -> list[FileRef]:
@@ -296,7 +297,7 @@ def plan_faults(plan: Plan, catalogue: Catalogue, *, where: str = "models-max") 
         )
     elif why:
         faults.append(Fault(where, why, f"load at most {count} on startup"))
-    return faults + _training_faults(plan)
+    return faults + _cache_faults(plan) + _training_faults(plan)
 
 
 def _need(plan: Plan, presets: Sequence[PresetPlan]) -> str:
@@ -305,6 +306,16 @@ def _need(plan: Plan, presets: Sequence[PresetPlan]) -> str:
         f"{mib(total_of(presets))} MiB of {budget.total_mib - budget.reserve_mib} MiB"
         f" ({budget.total_mib} less {budget.reserve_mib} reserved)"
     )
+
+
+def _cache_faults(plan: Plan) -> list[Fault]:
+    faults = []
+    for preset in plan.presets:
+        why = refuse_cache(preset.shape, preset.settings) if preset.shape and preset.settings else None
+        if why:
+            where = preset.model.where if preset.model else preset.name
+            faults.append(Fault(where, f"llama.cpp would not load it: {why}", "set `cache-type: f16`"))
+    return faults
 
 
 def _training_faults(plan: Plan) -> list[Fault]:

@@ -14,8 +14,8 @@ from gb10.preset_options import PresetOption
 SAFE_CACHE_TYPES = ("f16", "bf16", "q8_0", "q4_0")
 """KV cache types that have CUDA kernels for every use; with others attention can run on the CPU."""
 
-MIN_CTX_CELLS = 256
-"""llama.cpp rounds the cells of a cache up to a multiple of this."""
+QUANTIZED_CACHE_TYPES = ("q8_0", "q4_0")
+"""Those of them that need flash attention."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -54,6 +54,8 @@ class Shape:
     embedding: int
     feed_forward: int
     vocabulary: int
+    head_lengths: tuple[int, ...] = ()
+    """Elements of one head's key and of its value, of sliding layers too."""
 
     @property
     def growing(self) -> int:
@@ -110,6 +112,9 @@ def shape_of(header: Header) -> Shape:
         embedding=embedding,
         feed_forward=_feed_forward(header, count),
         vocabulary=header.vocabulary,
+        head_lengths=tuple(
+            sorted({key, value, *((key_sliding, value_sliding) if any(sliding) else ())} - {0})
+        ),
     )
 
 

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from gb10.gguf import GgufError, Header
-from gb10.memory import MIB, Settings, child, compute, kv_bytes_per_token, kv_cache, recurrent_state
+from gb10.memory import (
+    MIB,
+    Settings,
+    child,
+    compute,
+    kv_bytes_per_token,
+    kv_cache,
+    recurrent_state,
+    refuse_cache,
+)
 from gb10.shape import FULL, NOTHING, SLIDING, Shape, shape_of
 from gb10.slots import Slots
 
@@ -227,6 +236,16 @@ def test_mla_keeps_one_compressed_key() -> None:
     assert {(layer.k, layer.v) for layer in shape.layers} == {(576, 0)}
     old = dense("deepseek2", attention__key_length=192, attention__key_length_mla=0, **more)
     assert {(layer.k, layer.v) for layer in old.layers} == {(384, 1024)}
+
+
+@pytest.mark.parametrize(
+    ("length", "kind", "good"), [(16, "f16", True), (16, "q8_0", False), (64, "q4_0", True)]
+)
+def test_a_quantized_block_must_divide_a_head(length: int, kind: str, good: bool) -> None:
+    shape = dense(attention__key_length=length)
+    chosen = settings(cache_type_k=kind, cache_type_v=kind)
+    assert (refuse_cache(shape, chosen) is None) == good
+    assert bool(child(shape, chosen, weights=1).notes) != good
 
 
 def test_an_unknown_architecture_is_an_upper_bound_and_says_so() -> None:

@@ -213,6 +213,14 @@ def test_more_on_startup_than_fit(tmp_path: Path) -> None:
     assert "3 model(s) with `load-on-startup` and models-max 2" in line
 
 
+def test_a_cache_type_that_llama_cpp_would_not_load(tmp_path: Path) -> None:
+    catalogue = load(tmp_path, catalogue_text("cache-type: q8_0"))
+    narrow = Source(header(**{"llama.attention.key_length": 16}), MIB)
+    plan = make_plan(catalogue, {("lab/a", "a.gguf"): narrow}, Budget(10**6, 0, 0, 1))
+    (line,) = lines(plan, catalogue)
+    assert "32 elements, which do not divide a head of 16: set `cache-type: f16`" in line
+
+
 def test_clients_beyond_the_training_context(tmp_path: Path) -> None:
     catalogue = load(tmp_path, catalogue_text("ctx-size: 65536\nclients: {count: 1, tokens: 40000}"))
     plan = make_plan(catalogue, {("lab/a", "a.gguf"): Source(header(), MIB)}, Budget(10**6, 0, 0, 1))
