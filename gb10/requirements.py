@@ -19,7 +19,7 @@ GIB = 1024**3
 
 
 def description_faults(box: Desired) -> list[Fault]:
-    """Faults of the description: files that the lock does not know, pins that differ, memory that does not fit.
+    """Faults that need no box: files that the lock does not know, pins that differ, memory that does not fit.
 
     It counts the models that are found on the box, where somebody has looked (`Desired.found`).
     """
