@@ -1,6 +1,6 @@
 """Small models of random weights that llama.cpp serves like any other, and the hub's repositories of them.
 
-To add one: a `ModelSpec` in `SPECS`. To add an architecture: an entry in `ARCHITECTURES`. Files are made
+To add one: a `ModelSpec` in `SPECS`. To add an architecture: an entry in `architectures.py`. Files are made
 once, in the cache; their bytes depend on the spec and the gguf package alone (seeded raw PCG64 output, not a
 distribution whose stream may change between numpy versions).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -18,11 +18,11 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from tests.lab import paths, recipe
+from tests.lab import architectures, paths, recipe
+from tests.lab.architectures import ARCHITECTURES
 from tests.lab.hub import HubFile, HubRepo
 
 Weights = npt.NDArray[np.float32]
-Layer = Iterator[tuple[str, tuple[int, ...]]]
 
 GATED_TOKEN = "hf_lab_stand_in"
 CHAT_TEMPLATE = (
@@ -38,8 +38,9 @@ class ModelSpec:
     """Shape of a model.
 
     `heads_kv` is one number or one for each layer; `shards` the number of files, with about as many tensors
-    each. `dtype` is that of the matrices (F16 or Q8_0; one-dimensional tensors are F32). `more` is metadata
-    under the architecture's prefix, for what an architecture wants beyond the common hyperparameters.
+    each. `key_length` is the size of a head where that is not embedding / heads. `dtype` is that of matrices
+    (F16 or Q8_0; other tensors are F32). `more` is metadata under the architecture's prefix, for what an
+    architecture wants beyond the common hyperparameters.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ModelSpec:
     dtype: str = "F16"
     shards: int = 1
     gated: bool = False
+    key_length: int | None = None
     seed: int = 1
     more: dict[str, int | float | bool | list[int]] = field(default_factory=dict)
 
@@ -69,7 +71,7 @@ class ModelSpec:
     @property
     def head_size(self) -> int:
         """Elements of one head's key and value."""
-        return self.embedding // self.heads
+        return self.key_length or self.embedding // self.heads
 
     def kv_heads(self, layer: int) -> int:
         """Key and value heads of a layer."""
@@ -84,6 +86,14 @@ SPECS = (
     ModelSpec("shards-d", embedding=128, layers=6, heads=8, heads_kv=4, feed_forward=256, shards=3, seed=4),
     ModelSpec("gated-e", embedding=64, layers=2, heads=4, heads_kv=4, feed_forward=192, gated=True, seed=5),
 )
+# Not on the hub: other ways to keep a context, for the memory plan.
+OTHER_KINDS = (
+    ModelSpec(
+        "sliding-f", 128, 8, 4, 2, 256, "gemma3", context=32768, key_length=64, seed=6,
+        more={"attention.sliding_window": 512},
+    ),
+    ModelSpec("hybrid-g", 128, 8, 4, 2, 256, "qwen35", context=32768, key_length=64, seed=7),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,42 +108,9 @@ class ModelFile:
     sha256: str
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """How an architecture is written: its own hyperparameters, and the tensors of one layer.
-
-    `layer(spec, index)` gives (name without "blk.N." and ".weight", shape with the output dimension first).
-    """
-
-    hyperparameters: Callable[[ModelSpec, gguf.GGUFWriter], None]
-    layer: Callable[[ModelSpec, int], Layer]
-
-
-def _llama_hyperparameters(spec: ModelSpec, writer: gguf.GGUFWriter) -> None:
-    writer.add_rope_dimension_count(spec.head_size)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-
-
-def _llama_layer(spec: ModelSpec, index: int) -> Layer:
-    width, kv = spec.embedding, spec.kv_heads(index) * spec.head_size
-    yield "attn_norm", (width,)
-    yield "attn_q", (width, width)
-    yield "attn_k", (kv, width)
-    yield "attn_v", (kv, width)
-    yield "attn_output", (width, width)
-    yield "ffn_norm", (width,)
-    yield "ffn_gate", (spec.feed_forward, width)
-    yield "ffn_up", (spec.feed_forward, width)
-    yield "ffn_down", (width, spec.feed_forward)
-
-
-ARCHITECTURES = {"llama": Architecture(_llama_hyperparameters, _llama_layer)}
-
-
 def ensure(spec: ModelSpec) -> tuple[Path, ...]:
     """The model's files in the cache, made when absent."""
-    key = recipe.content_key(asdict(spec), Path(__file__), version("gguf"))
+    key = recipe.content_key(asdict(spec), Path(__file__), Path(str(architectures.__file__)), version("gguf"))
     folder = paths.cache() / "models" / f"{spec.name}-{key}"
     if not folder.exists():
         for old in folder.parent.glob(f"{spec.name}-*"):
@@ -155,8 +132,8 @@ def write(spec: ModelSpec, folder: Path) -> None:
     ARCHITECTURES[spec.architecture].hyperparameters(spec, writer)
     stream = np.random.PCG64(spec.seed)
     for name, shape in tensors:
-        values = _values(stream, shape)
-        if len(shape) == 1:
+        values = _values(stream, name, shape)
+        if len(shape) == 1 or shape[-1] % 32:  # no row of whole blocks
             writer.add_tensor(name, values)
         elif spec.dtype == "F16":
             writer.add_tensor(name, values.astype(np.float16))
@@ -170,19 +147,21 @@ def write(spec: ModelSpec, folder: Path) -> None:
 
 
 def _tensors(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
-    tokens = len(_vocabulary()[0])
+    tokens, architecture = len(_vocabulary()[0]), ARCHITECTURES[spec.architecture]
     yield "token_embd.weight", (tokens, spec.embedding)
     for index in range(spec.layers):
-        for name, shape in ARCHITECTURES[spec.architecture].layer(spec, index):
-            yield f"blk.{index}.{name}.weight", shape
+        for name, shape in architecture.layer(spec, index):
+            yield f"blk.{index}.{name}", shape
     yield "output_norm.weight", (spec.embedding,)
-    yield "output.weight", (tokens, spec.embedding)
+    if not architecture.tied:
+        yield "output.weight", (tokens, spec.embedding)
 
 
-def _values(stream: np.random.PCG64, shape: tuple[int, ...]) -> Weights:
+def _values(stream: np.random.PCG64, name: str, shape: tuple[int, ...]) -> Weights:
     """Ones for norms; for matrices uniform noise that keeps activations at about their size."""
     if len(shape) == 1:
-        return np.ones(shape, np.float32)
+        decays = name.endswith("ssm_a")  # the logarithm of what a step leaves of a state
+        return np.full(shape, -1 if decays else 1, np.float32)
     count = int(np.prod(shape))
     steps = stream.random_raw(-(-count // 8)).astype("<u8").view(np.int8)[:count]
     return (steps.astype(np.float32) * np.float32(1 / (_STEPS_STD * shape[-1] ** 0.5))).reshape(shape)
@@ -200,6 +179,9 @@ def _metadata(spec: ModelSpec, writer: gguf.GGUFWriter) -> None:
     writer.add_block_count(spec.layers)
     writer.add_feed_forward_length(spec.feed_forward)
     writer.add_head_count(spec.heads)
+    if spec.key_length:
+        writer.add_key_length(spec.key_length)
+        writer.add_value_length(spec.key_length)
     writer.add_head_count_kv(spec.heads_kv if isinstance(spec.heads_kv, int) else list(spec.heads_kv))
     for name, value in spec.more.items():
         key = f"{spec.architecture}.{name}"

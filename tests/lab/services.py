@@ -23,7 +23,15 @@ def _key() -> str:
     """Services of another key were started from other files: they are ended and started anew."""
     modules = [
         paths.HERE / name
-        for name in ("web.py", "hub.py", "faults.py", "models.py", "aptrepo.py", "network.py")
+        for name in (
+            "web.py",
+            "hub.py",
+            "faults.py",
+            "models.py",
+            "architectures.py",
+            "aptrepo.py",
+            "network.py",
+        )
     ]
     return recipe.content_key(*modules, paths.STANDINS / "toolkit")
 
