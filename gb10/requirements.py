@@ -97,7 +97,7 @@ def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_ther
             "Docker does not answer",
             "apt-get install docker.io docker-buildx, then systemctl start docker",
         )
-    elif int(docker.split(".")[0]) < MINIMUM_DOCKER:
+    elif docker.split(".")[0].isdigit() and int(docker.split(".")[0]) < MINIMUM_DOCKER:
         yield Fault(
             name, f"Docker {docker} knows no CDI devices", f"upgrade Docker to {MINIMUM_DOCKER} or later"
         )

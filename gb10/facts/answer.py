@@ -34,7 +34,12 @@ class Answer:
 
 def read_answer(output: list[str]) -> Answer:
     """An `Answer` out of what ``gb10_router.py verify`` or ``probe`` printed."""
-    return Answer(**probe_answer(output))
+    said = probe_answer(output)
+    try:
+        return Answer(**said)
+    except TypeError:
+        # The program there may be that of an earlier deploy.
+        return Answer("down", "the program on the host answered in another shape: run the deploy again")
 
 
 class LaneAnswer(FactBase[Answer]):

@@ -19,6 +19,11 @@ class ModelFiles(FactBase[dict[str, Any]]):
     that the answer is about the manifest of now and not about the one that the last deploy left there.
     """
 
+    @staticmethod
+    def default() -> dict[str, Any]:
+        # No answer: let the downloader itself say what is wrong.
+        return {"ok": False, "files": []}
+
     def command(self, program: str, manifest: Mapping[str, Any]) -> StringCommand:
         question = QuoteString(json.dumps(manifest))
         check = StringCommand("python3", "-c", QuoteString(program), "--check", "/dev/stdin")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import gevent
+from paramiko import SSHException
 from pyinfra import logger
 from pyinfra.api.command import FunctionCommand, QuoteString, StringCommand
 from pyinfra.api.host import Host
@@ -52,6 +53,11 @@ def _verify(state: State, host: Host, program: str, lane: str) -> bool:  # noqa:
     beat = gevent.spawn(heartbeat)
     try:
         _, output = host.run_shell_command(command, _sudo=True, _timeout=TIMEOUT_SECONDS)
+    except (SSHException, OSError, EOFError, gevent.Timeout) as error:
+        host.log_styled(
+            f"verify failed: connection lost ({error}): run the deploy again", fg="red", log_func=logger.error
+        )
+        return False
     finally:
         beat.kill()
     if not output.stdout_lines:

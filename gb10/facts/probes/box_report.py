@@ -34,9 +34,10 @@ def listeners(socket_table: str) -> dict[int, set[int]]:
 def unit_of(cgroup: str) -> str:
     """The systemd unit in the content of ``/proc/PID/cgroup``; empty for a container or a session."""
     for line in cgroup.splitlines():
-        match = re.search(r"/([^/]+\.service)(/|$)", line)
-        if match:
-            return match.group(1)
+        # The innermost: a user's own unit lies below user@1000.service.
+        found: list[str] = re.findall(r"/([^/]+\.service)(?=/|$)", line)
+        if found:
+            return found[-1]
     return ""
 
 
@@ -44,8 +45,10 @@ def container_of_port(listing: str, port: int) -> str:
     """The container that publishes ``port``, from ``docker ps --format '{{.Names}} {{.Ports}}'``."""
     for line in listing.splitlines():
         name, _, ports = line.partition(" ")
-        if re.search(rf":{port}->", ports):
-            return name
+        # Docker shows neighbouring ports as one range: 0.0.0.0:10100-10110->10100-10110/tcp.
+        for first, last in re.findall(r":(\d+)(?:-(\d+))?->", ports):
+            if int(first) <= port <= int(last or first):
+                return name
     return ""
 
 

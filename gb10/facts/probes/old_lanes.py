@@ -25,7 +25,10 @@ def properties(text: str) -> dict[str, str]:
 
 def unit_files(shown: dict[str, str], unit: str) -> list[str]:
     """Unit file and drop-ins that may be removed, also those that systemd has not read yet."""
-    found = [shown.get("FragmentPath", ""), *shown.get("DropInPaths", "").split()]
+    drop_ins = shown.get("DropInPaths", "").split()
+    # A template (vllm@.service) and drop-ins of a whole kind (service.d, vllm-.service.d) serve other units.
+    found = [path for path in drop_ins if os.path.basename(os.path.dirname(path)) == f"{unit}.d"]
+    found += [path for path in [shown.get("FragmentPath", "")] if os.path.basename(path) == unit]
     found += [f"/etc/systemd/system/{unit}"]
     return sorted({path for path in found if path.startswith(OURS_TO_REMOVE) and is_unit_file(path)})
 

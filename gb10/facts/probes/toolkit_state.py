@@ -32,16 +32,22 @@ def installed(listing: str) -> dict[str, str]:
     found = {}
     for line in listing.splitlines():
         name, state, version = [*line.split("\t"), "", ""][:3]
-        if state == "ii ":
+        # Wanted or on hold (the first letter), and installed as a whole.
+        if state.rstrip() in ("ii", "hi"):
             found[name] = version
     return found
 
 
+# What apt takes for "no".
+_OFF = re.compile(r"^Enabled:\s*(no|false|without|off|disable)\s*$", re.MULTILINE | re.IGNORECASE)
+
+
 def names_repository(content: str, repository: str) -> bool:
     """True when a source that is switched on names ``repository`` in its URI, in either format."""
-    switched_off = re.search(r"^Enabled:\s*no\b", content, re.MULTILINE | re.IGNORECASE)
     lines = [line for line in content.splitlines() if not line.lstrip().startswith("#")]
-    return not switched_off and any(repository in line for line in lines)
+    # Each stanza of a deb822 file is switched off by itself; a one-line source has no such field.
+    stanzas = re.split(r"\n[ \t]*\n", "\n".join(lines))
+    return any(repository in stanza and not _OFF.search(stanza) for stanza in stanzas)
 
 
 def rivals(repository: str, own: str) -> dict[str, str]:
