@@ -23,13 +23,15 @@ class FetchProgress:
                 self._note_progress(event)
             elif kind in ("done", "used-in-place", "error"):
                 self._files.pop(str(event.get("file")), None)
+                self._trouble.pop(str(event.get("file")), None)
                 self._word = _sentence(event)
             elif kind in ("waiting", "note", "held"):
                 self._word = _sentence(event)
             elif kind == "retry":
                 self._trouble[str(event.get("file"))] = _sentence(event)
+        trouble = "; ".join(self._trouble.values())
         if not self._files:
-            return self._word
+            return trouble or self._word
         done = sum(event.get("done") or 0 for event in self._files.values())
         size = sum(event.get("size") or 0 for event in self._files.values())
         speed = sum(event.get("bytes_per_second") or 0 for event in self._files.values())
@@ -38,7 +40,7 @@ class FetchProgress:
         if speed > 0:
             seconds = int((size - done) / speed)
             left = f", {speed / 1e6:.1f} MB/s, about {seconds // 60}:{seconds % 60:02d} left"
-        trouble = "".join(f"; {word}" for word in self._trouble.values())
+        trouble = f"; {trouble}" if trouble else ""
         return f"{names}: {100 * done // max(size, 1)} % of {size / 1e9:.1f} GB{left}{trouble}"
 
     def _note_progress(self, event: dict[str, Any]) -> None:
