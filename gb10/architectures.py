@@ -39,13 +39,14 @@ PLAIN = frozenset(
         "gptneox",
         "granite",
         "granitemoe",
-        "grok",
         "grovemoe",
         "hunyuan-dense",
         "hunyuan-moe",
+        "hunyuan_vl",
         "hy_v3",
         "internlm2",
         "jais",
+        "jais2",
         "llama",
         "maincoder",
         "minicpm",
@@ -137,6 +138,7 @@ SLIDING_WINDOWS = {
     "maple": Sliding(),
     "mimo2": Sliding(),
     "step35": Sliding(),
+    "spark2_5": Sliding(),
 }
 
 GEMMA3N_LAYERS_WITH_KV = 20

@@ -82,9 +82,7 @@ def shape_of(header: Header) -> Shape:
     value_sliding = _size(header, "attention.value_length_swa") or value
     known = _is_known(header)
     sliding, window = _sliding_layers(header, count, trunk) if known else ([False] * count, 0)
-    recurrent = (
-        _recurrent_layers(header, count, trunk, heads_kv) if known else _bound_recurrent(header, count)
-    )
+    recurrent = _recurrent_layers(header, count, trunk, heads_kv) if known else [True] * count
     with_kv = _layers_with_kv(header, count) if known else count
     mla = known and _is_mla(header)
     layers = []
@@ -94,6 +92,8 @@ def shape_of(header: Header) -> Shape:
         v = heads_kv[index] * (value_sliding if slides else value)
         if mla:
             k, v = _mla_key(header, key), 0
+        if not known:  # sparse attention keeps the keys of an indexer as well
+            k += max(heads_kv[index], 1) * (_size(header, "attention.indexer.key_length") or 0)
         holds = index < with_kv and (index < trunk or not known)
         if arch not in BOTH and recurrent[index] and known:
             holds = False
@@ -107,7 +107,7 @@ def shape_of(header: Header) -> Shape:
         note="" if known else f"{arch}: not known here, so this is an upper bound (all layers, full context)",
         layers=tuple(layers),
         window=window,
-        recurrent=_recurrent_elements(header, embedding),
+        recurrent=_recurrent_elements(header) if known else _bound_elements(header, max(heads), key),
         context_length=_size(header, "context_length") or 0,
         embedding=embedding,
         feed_forward=_feed_forward(header, count),
@@ -131,6 +131,8 @@ def _sliding_layers(header: Header, count: int, trunk: int) -> tuple[list[bool],
     arch = header.architecture
     rule = SLIDING_WINDOWS.get(arch)
     none = [False] * count, 0
+    if arch == "lfm2" and (window := _size(header, "attention.sliding_window")):
+        return [True] * count, window  # every layer that is not recurrent
     if rule is None or (arch == "exaone4" and trunk != EXAONE4_LAYERS_WITH_WINDOW):
         return none
     said = header.metadata.get(f"{arch}.attention.sliding_window")
@@ -167,19 +169,30 @@ def _recurrent_layers(header: Header, count: int, trunk: int, heads_kv: list[int
     return [False] * count
 
 
-def _bound_recurrent(header: Header, count: int) -> list[bool]:
-    """An unknown architecture with the sizes of a state: every layer may have one."""
-    return [header.get("ssm.state_size") is not None] * count
-
-
-def _recurrent_elements(header: Header, embedding: int) -> int:
+def _recurrent_elements(header: Header) -> int:
     """Elements of the state of one recurrent layer for one slot: the convolution's and the layer's own."""
     short = _size(header, "shortconv.l_cache")
     if short:
-        return embedding * (short - 1)
+        return (_size(header, "embedding_length") or 0) * (short - 1)
     kernel, inner = _size(header, "ssm.conv_kernel") or 0, _size(header, "ssm.inner_size") or 0
     state, groups = _size(header, "ssm.state_size") or 0, _size(header, "ssm.group_count") or 0
     return max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner
+
+
+def _bound_elements(header: Header, heads: int, key: int) -> int:
+    """The largest state that the sizes of an unknown architecture can mean, for each layer; 0 without any."""
+    embedding = _size(header, "embedding_length") or 0
+    kernel = _size(header, "ssm.conv_kernel") or 4
+    delta = _size(header, "kda.head_dim") or 0
+    linear = key if header.get("attention.recurrent_layers") is not None else 0
+    wkv = _size(header, "wkv.head_size") or 0
+    shift = _size(header, "token_shift_count") or 2
+    return max(
+        _recurrent_elements(header),
+        3 * (kernel - 1) * heads * delta + heads * delta**2,
+        heads * linear**2,
+        embedding * (wkv + shift) if wkv else 0,
+    )
 
 
 def _layers_with_kv(header: Header, count: int) -> int:

@@ -23,6 +23,11 @@ from gb10.shape import FULL, NOTHING, SLIDING, Shape, shape_of
 from gb10.slots import Slots
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "kv-cache-measured.json").read_text())
+ARCHITECTURES: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "golden" / "kv-cache-of-architectures.json").read_text()
+)
+"""Models of random weights that the test of llama.cpp b11312 writes for its architectures, and what its
+llama-server allocated for them at ctx-size 16384: (parallel, unified, type, KV MiB, recurrent MiB)."""
 CASES = [(name, case) for name, model in GOLDEN.items() for case in model["cases"]]
 
 
@@ -60,6 +65,50 @@ def test_golden_buffers(name: str, case: dict[str, Any]) -> None:
     # llama.cpp prints two decimals.
     assert kv_cache(shape, chosen) / MIB == pytest.approx(case["measured_kv_mib"], abs=0.005)
     assert recurrent_state(shape, chosen) / MIB == pytest.approx(case["measured_recurrent_mib"], abs=0.005)
+
+
+@pytest.mark.parametrize("model", ARCHITECTURES, ids=[model["model"] for model in ARCHITECTURES])
+def test_every_architecture_is_exact_or_a_bound(model: dict[str, Any]) -> None:
+    name = model["architecture"]
+    shape = shape_of(
+        Header(name, {f"{name}.{key}": value for key, value in model["metadata"].items()}, {}, (), 0)
+    )
+    assert model["cases"]
+    for parallel, unified, kind, kv, recurrent in model["cases"]:
+        chosen = Settings(Slots(16384, parallel, unified), kind, kind)
+        found = kv_cache(shape, chosen) / MIB, recurrent_state(shape, chosen) / MIB
+        if shape.known:
+            assert found == pytest.approx((kv, recurrent), abs=0.0051)
+        else:
+            assert sum(found) >= kv + recurrent - 0.01
+
+
+@pytest.mark.parametrize(
+    ("shared", "pattern", "measured"),
+    [(0, [1, 0, 1, 1, 0], (28.0, 14.88, 28.0)), (1, [1, 1, 1, 0, 0], (20.0, 10.63, 20.0))],
+)
+def test_gemma4_as_llama_cpp_allocated_it(
+    shared: int, pattern: list[int], measured: tuple[float, ...]
+) -> None:
+    """With a full cache in the sliding layers (`swa-full`), in b11312, at ctx-size 16384."""
+    shape = dense(
+        "gemma4",
+        layers=5,
+        embedding_length=128,
+        attention__head_count=2,
+        attention__head_count_kv=1,
+        attention__key_length=128,
+        attention__value_length=128,
+        attention__key_length_swa=64,
+        attention__value_length_swa=64,
+        attention__sliding_window=32,
+        attention__sliding_window_pattern=pattern,
+        attention__shared_kv_layers=shared,
+    )
+    ways = ((1, False, "f16"), (4, False, "q8_0"), (4, True, "f16"))
+    for (parallel, unified, kind), mebibytes in zip(ways, measured, strict=True):
+        chosen = Settings(Slots(16384, parallel, unified), kind, kind, swa_full=True)
+        assert kv_cache(shape, chosen) / MIB == pytest.approx(mebibytes, abs=0.011)
 
 
 def test_cells_are_padded_to_256() -> None:
