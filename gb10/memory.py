@@ -37,7 +37,7 @@ CUDA_OVERHEAD_MIB = 700
 """MiB of a CUDA child beyond its buffers (context, kernels, graphs): 600 to 700 measured on one GPU, an H200,
 not on a GB10. The plan takes it from the data; this is for a single file."""
 
-COMPUTE_SOURCE = "estimate from the sizes of the graph"
+COMPUTE_SOURCE = "estimate from the sizes of the graph, with flash attention"
 OVERHEAD_SOURCE = "measured on one GPU that was not a GB10: 600 to 700 MiB"
 
 
@@ -140,7 +140,8 @@ def compute(shape: Shape, settings: Settings) -> int:
     The attention mask of one ubatch over all cells (f16 with flash attention, else f32), once on the device
     and once on the host, for full and for sliding layers; the widest activations of one ubatch; and the
     logits of one token for each slot. The part of the mask was confirmed on a CUDA GPU: at 32768 cells, 4 and
-    8 split slots took 24 and 28 MiB less than a unified pool.
+    8 split slots took 24 and 28 MiB less than a unified pool. For no known architecture
+    did llama.cpp allocate more on a CPU.
     """
     slots, ubatch = settings.slots, settings.ubatch
     mask_bytes = 2 if settings.flash_attention else 4

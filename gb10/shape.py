@@ -104,7 +104,9 @@ def shape_of(header: Header) -> Shape:
     return Shape(
         architecture=arch,
         known=known,
-        note="" if known else f"{arch}: not known here, so this is an upper bound (all layers, full context)",
+        note=""
+        if known
+        else f"{arch}: not known here: cache and state are an upper bound, and compute can be more",
         layers=tuple(layers),
         window=window,
         recurrent=_recurrent_elements(header) if known else _bound_elements(header, max(heads), key),
@@ -223,7 +225,7 @@ def _feed_forward(header: Header, count: int) -> int:
     expert = max(_listed(header, "expert_feed_forward_length", count) or [0])
     used = max(_listed(header, "expert_used_count", count) or [0])
     shared = _size(header, "expert_shared_feed_forward_length") or 0
-    return max(dense, expert * used + shared, 2 * (_size(header, "ssm.inner_size") or 0))
+    return max(dense, expert * used + shared, 5 * (_size(header, "ssm.inner_size") or 0))
 
 
 def _size(header: Header, key: str, most: int = 2**40) -> int | None:

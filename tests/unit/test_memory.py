@@ -27,7 +27,8 @@ ARCHITECTURES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "golden" / "kv-cache-of-architectures.json").read_text()
 )
 """Models of random weights that the test of llama.cpp b11312 writes for its architectures, and what its
-llama-server allocated for them at ctx-size 16384: (parallel, unified, type, KV MiB, recurrent MiB)."""
+llama-server allocated for them at ctx-size 16384: (parallel, unified, type, KV, recurrent, compute), in
+MiB."""
 CASES = [(name, case) for name, model in GOLDEN.items() for case in model["cases"]]
 
 
@@ -74,11 +75,12 @@ def test_every_architecture_is_exact_or_a_bound(model: dict[str, Any]) -> None:
         Header(name, {f"{name}.{key}": value for key, value in model["metadata"].items()}, {}, (), 0)
     )
     assert model["cases"]
-    for parallel, unified, kind, kv, recurrent in model["cases"]:
+    for parallel, unified, kind, kv, recurrent, computing in model["cases"]:
         chosen = Settings(Slots(16384, parallel, unified), kind, kind)
         found = kv_cache(shape, chosen) / MIB, recurrent_state(shape, chosen) / MIB
         if shape.known:
             assert found == pytest.approx((kv, recurrent), abs=0.0051)
+            assert compute(shape, chosen) / MIB >= computing
         else:
             assert sum(found) >= kv + recurrent - 0.01
 
