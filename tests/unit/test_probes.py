@@ -21,10 +21,10 @@ from gb10.facts.probes import box_report, lane_state, old_lanes, toolkit_state
 
 CONTAINER = "4f1d" + "0" * 60
 SS = """\
-LISTEN 0      4096       127.0.0.1:10103      0.0.0.0:*    users:(("docker-proxy",pid=4242,fd=7))
-LISTEN 0      128          0.0.0.0:22         0.0.0.0:*    users:(("sshd",pid=800,fd=3))
-LISTEN 0      4096            [::]:10101      [::]:*  users:(("python3",pid=901,fd=9),("python3",pid=900,fd=9))
-LISTEN 0      4096   127.0.0.53%lo:53         0.0.0.0:*    users:(("systemd-resolve",pid=500,fd=17))
+LISTEN 0      4096       127.0.0.1:10103      0.0.0.0:*  users:(("docker-proxy",pid=4242,fd=7))
+LISTEN 0      128          0.0.0.0:22         0.0.0.0:*  users:(("sshd",pid=800,fd=3))
+LISTEN 0      4096            [::]:10101      [::]:*  users:(("python",pid=901,fd=9),("python",pid=900,fd=9))
+LISTEN 0      4096   127.0.0.53%lo:53         0.0.0.0:*  users:(("systemd-resolve",pid=500,fd=17))
 LISTEN 0      4096               *:9090             *:*
 """
 DOCKER_PS = """\
