@@ -220,7 +220,7 @@ def cached_name(repo: str, file: str) -> str:
 
 
 def candidates(question: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every model in the two places: ``base`` is below ``root``, ``file`` and ``projector`` below ``base``."""
+    """Every model in the two places: ``base`` lies below ``root``, the files below ``base``."""
     found = []
     root = question["cache"]
     for name in names_in(root) if root else ():
