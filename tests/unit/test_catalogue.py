@@ -303,3 +303,10 @@ def test_the_catalogue_of_the_box() -> None:
 def test_the_catalogue_of_the_lab() -> None:
     catalogue = load_catalogue(TOP / "tests" / "lab" / "models.yaml", OPTIONS)
     assert [model.name for model in catalogue.on_startup] == ["tiny-a"]
+
+
+def test_the_entry_on_the_page_is_a_good_one(tmp_path: Path) -> None:
+    page = (TOP / "docs" / "models.md").read_text()
+    entry = page.split("```yaml\n", 1)[1].split("```", 1)[0]
+    (model,) = load(tmp_path, f"{DEFAULTS}models:\n{entry}").models
+    assert model.clients == Clients(2, 30000)
