@@ -36,6 +36,8 @@ GONE: Mapping[str, str] = {
     "no-direct-io": "load-mode = none",
     "dio": "load-mode = dio",
     "LLAMA_ARG_DIO": "load-mode = dio",
+    "ndio": "load-mode = none",
+    "LLAMA_ARG_NO_DIO": "load-mode = none",
 }
 """Options that left llama.cpp without a trace in its source, and what took their place."""
 
