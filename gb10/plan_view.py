@@ -34,10 +34,8 @@ _HEADINGS = {
     "compute": "com-\npute",
     "prompt cache": "prompt\ncache",
     "overhead": "over-\nhead",
-    "projector": "proj.",
-    "draft": "draft",
 }
-_FRAME: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
+_FRAME: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": 0, "pad_edge": False, "show_edge": False}
 _MOST_BARS = 12
 _WIDEST_BAR = 120
 
@@ -124,26 +122,30 @@ def plan_text(plan: Plan, faults: Iterable[Fault]) -> RenderableType:
 
 
 def _table(plan: Plan) -> Table:
-    """One line for each preset; a part that no preset has gets no column."""
+    """One line for each preset; a part that no preset has gets no column, projector and draft have one."""
     table = Table(title="Memory of each preset, MiB", title_justify="left", **_FRAME)
-    table.add_column("preset", overflow="fold", min_width=12)
-    parts = [name for name in PARTS if any(p.child and p.child.bytes_of(name) for p in plan.known)]
-    for name in (*(_HEADINGS[name] for name in parts), "total", "KV B/\ntoken"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("preset", overflow="fold", min_width=10)
+    columns = [*((_HEADINGS[name], (name,)) for name in PARTS[:6]), ("other", PARTS[6:])]
+    columns = [(heading, parts) for heading, parts in columns if any(_sum(p, parts) for p in plan.known)]
+    for heading in (*(heading for heading, _ in columns), "total", "KV B/\ntoken"):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("clients\nx tokens", justify="right", min_width=8)
     for preset in plan.presets:
         if preset.child is None:
-            table.add_row(preset.name, *[""] * len(parts), "unknown")
+            table.add_row(preset.name, *[""] * len(columns), "unknown")
             continue
-        child = preset.child
-        figures = [*(child.bytes_of(name) for name in parts), child.total]
         table.add_row(
             preset.name,
-            *(str(mib(size)) for size in figures),
-            str(child.kv_bytes_per_token),
+            *(str(mib(_sum(preset, parts))) for _, parts in columns),
+            str(mib(preset.total)),
+            str(preset.child.kv_bytes_per_token),
             f"{preset.clients_fit:.2f} x {preset.tokens}",
         )
     return table
+
+
+def _sum(preset: PresetPlan, parts: Iterable[str]) -> int:
+    return sum(preset.child.bytes_of(name) for name in parts) if preset.child else 0
 
 
 def _ways(plan: Plan) -> Table:

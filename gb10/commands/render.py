@@ -48,6 +48,7 @@ def render(out: Path, inventory: Path) -> None:
     """Write everything that a deploy would put on each box to a folder.
 
     Needs no box and no network. The API key is not in it: it is made on the box and stays there.
+    Models that only lie on the box are not in its preset file: a deploy adds their sections.
 
     \b
     Examples:
