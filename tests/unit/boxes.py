@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from pyinfra.api.command import FileUploadCommand, FunctionCommand, StringCommand
+from pyinfra.context import ctx_host
 
 from gb10.boxdata import assignments, read_box_data
 from gb10.desired import TOP, Desired
@@ -59,16 +60,10 @@ class FactHost:
     log_styled = log
 
 
-def commands(
-    monkeypatch: Any, module: Any, operation: Any, facts: dict[type, Any], **arguments: Any
-) -> list[str]:
-    """What ``operation`` of ``module`` would run on a host with these facts, a text for each command."""
-    from gb10.operations import placed
-
-    host = FactHost(facts)
-    monkeypatch.setattr(module, "host", host)
-    monkeypatch.setattr(placed, "host", host)
-    return [described(command) for command in operation._inner(**arguments)]
+def commands(operation: Any, facts: dict[type, Any], **arguments: Any) -> list[str]:
+    """What an operation would run on a host with these facts, a text for each command."""
+    with ctx_host.use(FactHost(facts)):
+        return [described(command) for command in operation._inner(**arguments)]
 
 
 def described(command: Any) -> str:
