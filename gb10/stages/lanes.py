@@ -12,8 +12,9 @@ from gb10.facts.probe import OldLanes
 from gb10.operations import Commands
 
 # Unit files are kept below state_dir: a lane that was needed after all can be put back.
+# From /: cp of coreutils 9.1 loses the leading slash of a path with --parents.
 _SET_ASIDE = (
-    'set -e; aside="$1"; shift; mkdir -p "$aside"; '
+    'set -e; aside="$1"; shift; mkdir -p "$aside"; cd /; '
     'for file; do cp -a --parents "$file" "$aside"; rm -f "$file"; done'
 )
 

@@ -16,7 +16,8 @@ from gb10.desired import KEYRING, Desired, PlacedFile
 from gb10.facts.probe import ToolkitState
 from gb10.operations import Commands, placed
 
-_SET_ASIDE = 'set -e; mkdir -p "$1"; cp -a --parents "$2" "$1"'
+# From /: cp of coreutils 9.1 loses the leading slash of a path with --parents.
+_SET_ASIDE = 'set -e; mkdir -p "$1"; cd /; cp -a --parents "$2" "$1"'
 
 # $1 URL, $2 fingerprint, $3 keyring. Only the key with that fingerprint gets into the keyring, whatever
 # else the server sends.
