@@ -8,6 +8,7 @@ import sys
 import click
 from pyinfra.api.exceptions import PyinfraError
 
+from gb10.commands.adopt import adopt_command
 from gb10.commands.chat import chat
 from gb10.commands.check import check
 from gb10.commands.models import models
@@ -29,6 +30,7 @@ cli.add_command(check)
 cli.add_command(plan)
 cli.add_command(pin)
 cli.add_command(models)
+cli.add_command(adopt_command)
 cli.add_command(chat)
 
 
