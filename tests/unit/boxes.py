@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import cache
 from typing import Any
 
@@ -74,3 +75,12 @@ def described(command: Any) -> str:
         return f"call {command.function.__name__}"
     assert isinstance(command, StringCommand)
     return str(command)
+
+
+def verbs(ran: list[str]) -> list[str]:
+    """Commands short enough to compare: the first words, or the verb that a script is given."""
+    short = []
+    for line in ran:
+        words = shlex.split(line)
+        short.append(" ".join(words[4:]) if words[:2] == ["sh", "-c"] else " ".join(words))
+    return short
