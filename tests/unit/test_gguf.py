@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gb10.gguf import GgufError, Header, join_shards, read_file, read_header
+from gb10.tensor_types import TENSOR_TYPES
 from tests.unit.gguf_files import Bytes, gguf, text
 
 METADATA = {
@@ -73,8 +74,6 @@ def test_the_format_as_another_program_writes_it(tmp_path: Path) -> None:
 
 
 def test_the_block_sizes_are_those_of_the_gguf_package() -> None:
-    from gb10.gguf import TENSOR_TYPES
-
     for kind, (block, size) in reference.GGML_QUANT_SIZES.items():
         assert TENSOR_TYPES[kind.value] == (kind.name, block, size)
 
