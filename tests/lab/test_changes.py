@@ -130,15 +130,18 @@ def test_a_new_key_takes_the_place_of_a_lost_one_also_in_the_router(host: LabHos
 
 
 def test_a_second_source_of_the_same_repository_is_switched_off(host: LabHost) -> None:
-    url = "http://10.213.103.1:8100/libnvidia-container/stable/deb/amd64"
+    # What the vendor's own instructions leave: the same repository, another keyring.
+    keyring = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
+    line = f"deb [signed-by={keyring}] http://10.213.103.1:8100/libnvidia-container/stable/deb/amd64 /"
     path = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
-    host.ssh(f"printf '# from the vendor\\ndeb {url} /\\n' > {path}", sudo=True)
+    host.ssh(f"cp /usr/share/keyrings/gb10-nvidia-container-toolkit.gpg {keyring}", sudo=True)
+    host.ssh(f"printf '# from the vendor\\n{line}\\n' > {path}", sudo=True)
     assert host.ssh("apt-get -q update", sudo=True, check=False).returncode != 0, "the trap is not there"
     output = _deploy(host)
     assert deploying.changed(output) == ["toolkit: no second source of the same repository"]
     host.ssh("apt-get -q update", sudo=True)
-    assert f"# taken over by gb10: deb {url} /" in host.ssh(f"cat {path}").stdout
-    assert host.ssh(f"cat /var/lib/gb10/taken-over{path}", sudo=True).stdout.endswith(f"\ndeb {url} /\n")
+    assert f"# taken over by gb10: {line}" in host.ssh(f"cat {path}").stdout
+    assert host.ssh(f"cat /var/lib/gb10/taken-over{path}", sudo=True).stdout.endswith(f"\n{line}\n")
     _settled_again(host)
 
 
