@@ -37,9 +37,14 @@ def listed_devices(output: str) -> list[str]:
     return names
 
 
+def container(lane: dict[str, Any]) -> str:
+    """The name of the container that looks."""
+    return f"{lane['lane']}-gate"
+
+
 def look_command(lane: dict[str, Any]) -> list[str]:
     """The ``docker run`` that lists the devices as the lane's own container would see them."""
-    command = ["docker", "run", "--rm", "--pull", "never", "--device", lane["cdi"]]
+    command = ["docker", "run", "--rm", "--name", container(lane), "--pull", "never", "--device", lane["cdi"]]
     for name, value in lane["environment"].items():
         command += ["--env", f"{name}={value}"]
     return [*command, "--entrypoint", "llama-server", lane["image"], "--list-devices"]
@@ -48,9 +53,16 @@ def look_command(lane: dict[str, Any]) -> list[str]:
 def reason_against(lane: dict[str, Any], status: int, output: str, errors: str) -> tuple[str, bool]:
     """Why the lane must not start, or an empty text when it may; and whether waiting can help."""
     device = lane["device"]
-    last_line = next((line for line in reversed(errors.splitlines()) if line.strip()), "no message")
+    # Docker ends its errors with a hint to its own help.
+    lines = [line for line in errors.splitlines() if line.strip() and "docker run --help" not in line]
+    last_line = lines[-1] if lines else "no message"
     if "No such image" in errors or "Unable to find image" in errors:
         return f"image {lane['image']} is not on this host: run the deploy again", False
+    if 'device driver "cdi"' in errors and status == 125:
+        return (
+            "Docker's CDI devices are switched off (features.cdi in daemon.json): run the deploy again",
+            False,
+        )
     if "CDI" in errors and status == 125:
         return (
             f"Docker knows no CDI device {lane['cdi']}: look at /var/run/cdi and run "
@@ -69,12 +81,18 @@ def reason_against(lane: dict[str, Any], status: int, output: str, errors: str) 
 
 def look(lane: dict[str, Any]) -> tuple[str, bool]:
     """One look: see `reason_against`."""
+    remove = ["docker", "rm", "--force", container(lane)]
     try:
+        # One whose client was killed goes on holding the accelerator and the name.
+        subprocess.run(remove, capture_output=True, timeout=LOOK_TIMEOUT_SECONDS, check=False)
         result = subprocess.run(
             look_command(lane), capture_output=True, text=True, timeout=LOOK_TIMEOUT_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
+        subprocess.Popen(remove, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return f"no answer from Docker or llama.cpp in {LOOK_TIMEOUT_SECONDS} s", True
+    except OSError as error:
+        return f"docker cannot be run: {error.strerror}", False
     return reason_against(lane, result.returncode, result.stdout, result.stderr)
 
 
@@ -94,8 +112,19 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    with open(arguments[0], encoding="utf-8") as file:
-        lane = json.load(file)
+    try:
+        with open(arguments[0], encoding="utf-8") as file:
+            return guard(json.load(file))
+    except (OSError, ValueError) as error:
+        reason = f"cannot be read ({error})"
+    except (KeyError, TypeError, AttributeError) as error:
+        reason = f"is not what this program expects ({type(error).__name__}: {error})"
+    print(f"REFUSING to start: {arguments[0]} {reason}: run the deploy again", file=sys.stderr)
+    return 1
+
+
+def guard(lane: dict[str, Any]) -> int:
+    """Wait for the accelerator of ``lane``; the exit status."""
     for folder in lane.get("folders", ()):
         try:
             make_folder(folder)
