@@ -25,7 +25,7 @@ from gb10.adopt_data import Old
 from gb10.adopt_docker import container_from_inspect
 from gb10.adopt_paths import Places
 from gb10.adopt_report import Note, report_json, report_view
-from gb10.adopt_unit import Launch
+from gb10.adopt_unit import Launch, read_directives
 from gb10.catalogue import load_catalogue
 from gb10.commands import options
 from gb10.desired import TOP
@@ -218,5 +218,7 @@ def _old_of(
         container = container_from_inspect(inspected["container"], inspected["image_environment"])
     except (KeyError, TypeError, ValueError) as error:
         raise PyinfraError(f"{host.name}: docker inspect has another shape than known ({error})") from None
-    name = unit.removesuffix(".service")
-    return old_router(Launch(unit or container.name, name, 1, (), {}, ()), container, preset_options, notes)
+    # A unit that only mentions the port is not this container's.
+    name = unit.removesuffix(".service") if container.name and container.name in text else ""
+    launch = Launch(unit if name else container.name, name, 1, (), {}, read_directives(text) if name else ())
+    return old_router(launch, container, preset_options, notes)

@@ -77,7 +77,8 @@ def inspected(name: str) -> dict[str, object] | None:
 def content_of(path: str) -> str | None:
     """Text of a file, None when it cannot be read."""
     try:
-        with open(path, encoding="utf-8") as file:
+        # As it is: a carriage return ends a line for llama.cpp.
+        with open(path, encoding="utf-8", newline="") as file:
             return file.read()
     except (OSError, UnicodeDecodeError):
         return None
