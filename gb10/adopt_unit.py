@@ -241,7 +241,11 @@ def _server_command(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, st
         lexer = shlex.shlex(script, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         command: list[str] = []
-        for token in [*lexer, ";"]:
+        try:
+            tokens = list(lexer)
+        except ValueError:
+            return (), own  # an open quote: no shell would run it either
+        for token in [*tokens, ";"]:
             if token and not token.strip(";&|()"):
                 argv, inner = _server_command(command)
                 if argv:

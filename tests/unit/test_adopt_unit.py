@@ -252,3 +252,8 @@ def test_files_of_unknown_origin() -> None:
     assert PLACES.find("/models/name/x.gguf").ref is None
     own = PLACES.find("/models/own/name/x.gguf")
     assert (own.ref, own.own) == (None, "name")
+
+
+def test_an_open_quote_in_a_shell_command_is_no_command() -> None:
+    with pytest.raises(BadInput, match="no ExecStart"):
+        read_launch("[Service]\nExecStart=/bin/sh -c \"docker run 'image\"\n", "x.service")
