@@ -256,4 +256,4 @@ def test_files_of_unknown_origin() -> None:
 
 def test_an_open_quote_in_a_shell_command_is_no_command() -> None:
     with pytest.raises(BadInput, match="no ExecStart"):
-        read_launch("[Service]\nExecStart=/bin/sh -c \"docker run 'image\"\n", "x.service")
+        read_launch('[Service]\nExecStart=/bin/sh -c "docker run \'image"\n', "x.service")
