@@ -15,8 +15,10 @@ Exit status: 0 answered (probe: always), 1 not, 2 bad usage.
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
+import math
 import os
 import re
 import subprocess
@@ -29,6 +31,7 @@ START_SECONDS = 180  # for the router to listen
 LOAD_SECONDS = 900  # for a 50 GB model from a slow disk
 PROBE_SECONDS = 60
 VERIFY_TOKENS = 32
+ANSWER_BYTES = 8 << 20  # far more than any answer of a router
 QUESTION = "Count from one to twenty in words."
 
 
@@ -38,25 +41,26 @@ class RouterError(Exception):
 
 def request(lane: dict[str, Any], method: str, path: str, body: Any = None, timeout: float = 30) -> Any:
     """One call to the router, its JSON answer. Raises `RouterError`, OSError where nothing listens."""
-    response = _send(lane, method, path, body, timeout)
-    content = response.read()
+    what = f"{method} {path.partition('?')[0]}"
+    deadline = time.monotonic() + timeout
+    try:
+        response = _send(lane, method, path, body, timeout)
+        content = _read(response, deadline)
+    except TimeoutError:
+        raise TimeoutError(f"{what} got no answer in {timeout:.0f} s") from None
     if response.status != 200:
-        raise RouterError(
-            f"{method} {path.partition('?')[0]} answered {response.status}: {_message(content)}"
-        )
+        raise RouterError(f"{what} answered {response.status}: {_message(content)}")
     try:
         return json.loads(content)
-    except ValueError:
-        raise RouterError(f"{method} {path} answered with something that is not JSON") from None
+    except (ValueError, RecursionError):
+        raise RouterError(f"{what} answered with something that is not JSON") from None
 
 
 def _send(
     lane: dict[str, Any], method: str, path: str, body: Any, timeout: float
 ) -> http.client.HTTPResponse:
-    with open(lane["key_file"], encoding="utf-8") as file:
-        key = file.read().strip()
     connection = http.client.HTTPConnection(lane["host"], lane["port"], timeout=timeout)
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {_key(lane)}", "Content-Type": "application/json"}
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         return connection.getresponse()
@@ -65,11 +69,46 @@ def _send(
         raise ConnectionError(f"no HTTP answer ({type(error).__name__})") from None
 
 
+def _key(lane: dict[str, Any]) -> str:
+    with open(lane["key_file"], "rb") as file:
+        key = file.read(4096).strip()
+    if not re.fullmatch(rb"[\x21-\x7e]+", key):
+        raise RouterError(f"{lane['key_file']} does not hold an API key: remove it and run the deploy again")
+    return key.decode("ascii")
+
+
+def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    """The body. Raises `RouterError` when it has no end, TimeoutError after ``deadline``, ConnectionError
+    when it is cut off."""
+    content, left = b"", response.length
+    try:
+        while left is None or left > 0:
+            chunk = response.read1(65536 if left is None else min(left, 65536))
+            content += chunk
+            if not chunk:
+                break
+            if len(content) > ANSWER_BYTES:
+                raise RouterError(f"the answer is longer than {ANSWER_BYTES >> 20} MiB: is this llama.cpp?")
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            left = None if left is None else left - len(chunk)
+    except http.client.HTTPException:
+        raise ConnectionError("the answer was cut off") from None
+    if left:
+        raise ConnectionError("the answer was cut off")
+    return content
+
+
 def _message(content: bytes) -> str:
     try:
-        return str(json.loads(content)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return content[:200].decode(errors="replace").strip().replace("\n", " ")
+        return one_line(str(json.loads(content)["error"]["message"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return one_line(content[:200].decode(errors="replace"))
+
+
+def one_line(text: str) -> str:
+    """``text`` without line ends and control characters, at most 500 characters of it."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:500]).split())
 
 
 def model_states(answer: Any) -> dict[str, tuple[str, bool]]:
@@ -132,8 +171,11 @@ def complete(lane: dict[str, Any], model: str, timeout: float) -> float:
     }
     answer = request(lane, "POST", "/v1/chat/completions", body, timeout)
     try:
-        return float(answer["timings"]["predicted_per_second"])
-    except (KeyError, TypeError, ValueError):
+        speed = float(answer["timings"]["predicted_per_second"])
+        if not math.isfinite(speed):
+            raise ValueError(speed)
+        return speed
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise RouterError("the chat completion has no timings: is this llama.cpp?") from None
 
 
@@ -233,15 +275,14 @@ def probe(lane: dict[str, Any]) -> dict[str, Any]:
         return {"state": "down", "reason": str(error)}
 
 
-def reload(lane: dict[str, Any]) -> None:
+def reload(lane: dict[str, Any], run: str = "/run") -> None:
     """Let the router read its preset file again, and record what it has read. Raises `RouterError`."""
     wait_for_router(lane, START_SECONDS)
-    command = ["sha256sum"]
     with open(lane["presets"], "rb") as file:
-        digest = subprocess.run(command, stdin=file, capture_output=True, check=True).stdout
+        digest = hashlib.sha256(file.read()).hexdigest()
     request(lane, "GET", "/models?reload=1", timeout=120)
-    with open(f"/run/{lane['lane']}/presets.sha256", "wb") as file:
-        file.write(digest)
+    with open(f"{run}/{lane['lane']}/presets.sha256", "w", encoding="ascii") as file:
+        file.write(f"{digest}  -\n")
 
 
 def chat(lane: dict[str, Any], model: str, text: str) -> None:
@@ -254,43 +295,73 @@ def chat(lane: dict[str, Any], model: str, text: str) -> None:
     }
     response = _send(lane, "POST", "/v1/chat/completions", body, LOAD_SECONDS)
     if response.status != 200:
-        raise RouterError(f"answered {response.status}: {_message(response.read())}")
+        content = _read(response, time.monotonic() + LOAD_SECONDS)
+        raise RouterError(f"answered {response.status}: {_message(content)}")
     speed = None
-    for line in response:
-        if not line.startswith(b"data: {"):
-            continue
-        event = json.loads(line[len(b"data: ") :])
+    for event in _events(response):
         if "error" in event:
-            raise RouterError(str(event["error"].get("message", event["error"])))
+            raise RouterError(_message(json.dumps(event).encode()))
         for choice in event.get("choices", []):
             print(choice.get("delta", {}).get("content") or "", end="", flush=True)
         speed = event.get("timings", {}).get("predicted_per_second", speed)
     print(f"\n[{model}: {speed:.1f} tok/s]" if speed else f"\n[{model}]")
 
 
-def main(arguments: list[str]) -> int:
-    if len(arguments) < 2 or arguments[1] not in ("verify", "probe", "reload", "chat"):
-        print(__doc__, file=sys.stderr)
-        return 2
-    with open(arguments[0], encoding="utf-8") as file:
-        lane = json.load(file)
-    action, rest = arguments[1], arguments[2:]
-    if action in ("verify", "probe"):
-        result = verify(lane) if action == "verify" else probe(lane)
-        print(json.dumps(result))
-        return 0 if result["state"] == "answered" or action == "probe" else 1
+def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """The server-sent events of a streamed answer. Raises `RouterError` when it stops before its end."""
     try:
+        while line := response.readline(ANSWER_BYTES):
+            if line.strip() == b"data: [DONE]":
+                return
+            if line.startswith(b"data: {"):
+                yield json.loads(line[len(b"data: ") :])
+    except (http.client.HTTPException, ValueError, RecursionError):
+        pass
+    raise RouterError("the answer was cut off")
+
+
+def main(arguments: list[str]) -> int:
+    action = arguments[1] if len(arguments) > 1 else ""
+    if action not in ("verify", "probe", "reload", "chat"):
+        return _usage()
+    try:
+        with open(arguments[0], encoding="utf-8") as file:
+            lane = json.load(file)
+        if action in ("verify", "probe"):
+            return _report(action, verify(lane) if action == "verify" else probe(lane))
         if action == "reload":
             reload(lane)
-        else:
-            model = lane["default_model"]
-            if rest[:1] == ["--model"]:
-                model, rest = rest[1], rest[2:]
-            chat(lane, model, " ".join(rest))
+            return 0
+        return _chat(lane, arguments[2:])
     except (RouterError, OSError) as error:
-        print(f"{lane['lane']}: {error}", file=sys.stderr)
-        return 1
+        reason = one_line(str(error))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        # A description or an answer in a shape that nobody thought of.
+        reason = one_line(f"{type(error).__name__}: {error}")
+    if action in ("verify", "probe"):
+        return _report(action, {"state": "down", "reason": reason})
+    print(f"gb10_router.py {action}: {reason}", file=sys.stderr)
+    return 1
+
+
+def _report(action: str, result: dict[str, Any]) -> int:
+    print(json.dumps(result))
+    return 0 if result["state"] == "answered" or action == "probe" else 1
+
+
+def _chat(lane: dict[str, Any], words: list[str]) -> int:
+    model = lane["default_model"]
+    if words[:1] == ["--model"]:
+        model, words = "".join(words[1:2]), words[2:]
+    if not model or not words:
+        return _usage()
+    chat(lane, model, " ".join(words))
     return 0
+
+
+def _usage() -> int:
+    print(__doc__, file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":
