@@ -80,6 +80,8 @@ class Header:
 
     ``metadata`` holds scalars, texts and arrays of numbers; ``lengths`` the length of every array, of texts
     too (the token list, say). ``weight_bytes`` is the sum of the tensors, of all shards once they are joined.
+    ``tied_bytes``: those of the token embedding where it is the output matrix too, else 0. llama.cpp then has
+    one on the host and another on the device (``TENSOR_DUPLICATED`` in ``src/llama-model-loader.cpp``).
     """
 
     architecture: str
@@ -88,6 +90,7 @@ class Header:
     tensors: tuple[Tensor, ...]
     weight_bytes: int
     shards: int = 1
+    tied_bytes: int = 0
 
     def get(self, key: str, missing: Any = None) -> Any:
         """The value of ARCHITECTURE.key; ``missing`` where it is absent or 0, for llama.cpp writes 0 for
@@ -115,6 +118,7 @@ class Header:
             "vocabulary": self.vocabulary,
             "weight_bytes": self.weight_bytes,
             "shards": self.shards,
+            **({"tied_bytes": self.tied_bytes} if self.tied_bytes else {}),
         }
 
     @classmethod
@@ -128,6 +132,7 @@ class Header:
                 tensors=(),
                 weight_bytes=int(data["weight_bytes"]),
                 shards=int(data.get("shards", 1)),
+                tied_bytes=int(data.get("tied_bytes", 0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise GgufError(f"not a header as the lock keeps it ({error})") from error
@@ -169,7 +174,8 @@ def read_header(reader: RangeReader, *, file_size: int | None = None) -> Header:
     shards = metadata.get("split.count", 1)
     if not isinstance(shards, int) or not 0 <= shards <= MAX_KEYS:
         raise GgufError(f"split.count is {shards!r}")
-    return Header(architecture, metadata, lengths, tensors, sum(t.bytes for t in tensors), max(1, shards))
+    weights = sum(tensor.bytes for tensor in tensors)
+    return Header(architecture, metadata, lengths, tensors, weights, max(1, shards), _tied(tensors))
 
 
 def read_file(path: Path) -> Header:
@@ -211,7 +217,13 @@ def join_shards(headers: Iterable[Header]) -> Header:
         tensors,
         sum(part.weight_bytes for part in parts),
         first.shards,
+        _tied(tensors),
     )
+
+
+def _tied(tensors: Iterable[Tensor]) -> int:
+    sizes = {tensor.name: tensor.bytes for tensor in tensors}
+    return 0 if "output.weight" in sizes else sizes.get("token_embd.weight", 0)
 
 
 def _tensor(window: _Window) -> Tensor:

@@ -138,10 +138,11 @@ def compute(shape: Shape, settings: Settings) -> int:
     """Bytes of the compute buffers, an estimate.
 
     The attention mask of one ubatch over all cells (f16 with flash attention, else f32), once on the device
-    and once on the host, for full and for sliding layers; the widest activations of one ubatch; and the
-    logits of one token for each slot. The part of the mask was confirmed on a CUDA GPU: at 32768 cells, 4 and
-    8 split slots took 24 and 28 MiB less than a unified pool. For no known architecture
-    did llama.cpp allocate more on a CPU.
+    and once on the host, for full and for sliding layers; the widest activations of one ubatch; the
+    embeddings of one ubatch, which go from the host to the device; and the logits of one token for each slot.
+    The part of the mask was confirmed on a CUDA GPU: at 32768 cells, 4 and 8 split slots took 24 and 28 MiB
+    less than a unified pool. For no known architecture did llama.cpp allocate more on a CPU, and for no model
+    of the lab on an accelerator over RPC.
     """
     slots, ubatch = settings.slots, settings.ubatch
     mask_bytes = 2 if settings.flash_attention else 4
@@ -149,8 +150,8 @@ def compute(shape: Shape, settings: Settings) -> int:
     if any(layer.attention == SLIDING for layer in shape.layers):
         mask_cells += sliding_cells(shape, settings)
     mask = mask_cells * ubatch * mask_bytes
-    activations = 4 * ubatch * (2 * shape.feed_forward + 4 * shape.embedding)
-    host = 4 * ubatch * shape.embedding
+    activations = 4 * ubatch * (2 * shape.feed_forward + 6 * shape.embedding)
+    host = 2 * 4 * ubatch * shape.embedding
     logits = 4 * slots.parallel * shape.vocabulary
     return 2 * mask + activations + host + logits
 
@@ -170,18 +171,24 @@ def child(
     ``weights`` and ``projector`` are the bytes of the files, of all shards. ``draft`` is the shape and the
     file bytes of a draft model: it has a KV cache of its own over the same context, of type f16.
     ``cache_ram`` is the limit of the prompt cache, counted as if it were full. ``overhead`` is that of the
-    process and of CUDA.
+    process and of CUDA. Weights that llama.cpp keeps twice are counted twice.
     """
     parts = [
-        Part("weights", weights, "bytes of the files"),
+        Part("weights", weights + shape.kept_twice, "bytes of the files"),
         Part("KV cache", kv_cache(shape, settings), _exact(shape)),
         Part("recurrent state", recurrent_state(shape, settings), _exact(shape)),
         Part("compute", compute(shape, settings), COMPUTE_SOURCE),
         Part("prompt cache", cache_ram, "its limit (cache-ram)"),
         Part("overhead", overhead, OVERHEAD_SOURCE),
     ]
-    refused = refuse_cache(shape, settings)
-    notes = [note for note in (shape.note, refused and f"llama.cpp does not load it: {refused}") if note]
+    notes = [shape.note] if shape.note else []
+    if shape.kept_twice:
+        size = -(-shape.kept_twice // MIB)
+        notes.append(
+            f"the token embedding is the output matrix too: {size} MiB are kept twice, host and device"
+        )
+    if refused := refuse_cache(shape, settings):
+        notes.append(f"llama.cpp does not load it: {refused}")
     if projector:
         parts.append(Part("projector", projector, "bytes of the file"))
         notes.append("the projector counts with its file; what it takes while it works is not known")
@@ -189,9 +196,8 @@ def child(
         draft_shape, draft_bytes = draft
         draft_settings = Settings(settings.slots, ubatch=settings.ubatch)
         state = kv_cache(draft_shape, draft_settings) + recurrent_state(draft_shape, draft_settings)
-        parts.append(
-            Part("draft", draft_bytes + state + compute(draft_shape, draft_settings), "file, cache, compute")
-        )
+        size = draft_bytes + draft_shape.kept_twice + state + compute(draft_shape, draft_settings)
+        parts.append(Part("draft", size, "file, cache, compute"))
         if draft_shape.note:
             notes.append(draft_shape.note)
     return Child(tuple(parts), kv_bytes_per_token(shape, settings), tuple(notes))

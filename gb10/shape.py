@@ -56,6 +56,8 @@ class Shape:
     vocabulary: int
     head_lengths: tuple[int, ...] = ()
     """Elements of one head's key and of its value, of sliding layers too."""
+    kept_twice: int = 0
+    """Bytes of weights that llama.cpp keeps on the host and on the device."""
 
     @property
     def growing(self) -> int:
@@ -117,6 +119,7 @@ def shape_of(header: Header) -> Shape:
         head_lengths=tuple(
             sorted({key, value, *((key_sliding, value_sliding) if any(sliding) else ())} - {0})
         ),
+        kept_twice=header.tied_bytes,
     )
 
 

@@ -213,3 +213,12 @@ def test_shards(tmp_path: Path) -> None:
 def test_shards_that_do_not_belong_together(parts: list[bytes], why: str) -> None:
     with pytest.raises(GgufError, match=why):
         join_shards(read_header(Bytes(part)) for part in parts)
+
+
+def test_an_embedding_that_is_the_output_matrix_too() -> None:
+    embedding = ("token_embd.weight", (256, 4), 12)
+    tied = read_header(Bytes(gguf(METADATA, [embedding, *TENSORS])))
+    assert tied.tied_bytes == 4 * 144
+    assert Header.from_dict(json.loads(json.dumps(tied.to_dict()))).tied_bytes == 4 * 144
+    untied = read_header(Bytes(gguf(METADATA, [embedding, ("output.weight", (256, 4), 12)])))
+    assert untied.tied_bytes == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,16 @@ def test_all_parts_of_a_child() -> None:
     assert figures.bytes_of("draft") == 10 + 4096 * 2 * ROW * 2 + compute(dense(layers=1), settings())
     assert figures.total == sum(part.bytes for part in figures.parts)
     assert any("projector" in note for note in figures.notes)
+
+
+def test_weights_that_are_kept_twice_count_twice() -> None:
+    twice = replace(dense(), kept_twice=3 * MIB)
+    figures = child(twice, settings(), weights=1000, draft=(twice, 10))
+    assert figures.bytes_of("weights") == 1000 + 3 * MIB
+    assert figures.bytes_of("draft") == 3 * MIB + child(
+        dense(), settings(), weights=0, draft=(dense(), 10)
+    ).bytes_of("draft")
+    assert any("3 MiB are kept twice" in note for note in figures.notes)
 
 
 def test_without_flash_attention_v_rows_are_as_wide_as_the_widest() -> None:
