@@ -12,7 +12,8 @@ from gb10.desired import Desired
 from tests.lab import deploying
 from tests.lab.host import LabHost
 
-NAME = "test"
+# Another name gives two runs on one machine a host each.
+NAME = os.environ.get("GB10_LAB_TEST_HOST", "test")
 SETTLED = "settled"
 
 
