@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
 from pyinfra.api.state import State
@@ -24,16 +26,35 @@ CONNECTION_KEYS = frozenset(connector_data_meta)
 
 
 def load_inventory(path: Path) -> Inventory:
-    """The inventory file ``path`` with all group data. Raises `BadInput` when there is no such file."""
+    """The inventory file ``path`` with all group data. Raises `BadInput` when Python cannot run them."""
     if not path.is_file():
         raise BadInput([Fault(str(path), "no such inventory file", "name one with --inventory FILE")])
     # As the pyinfra command does: data files may import from the top folder.
     if str(TOP) not in sys.path:
         sys.path.append(str(TOP))
     # pyinfra's file loader notes in the current state which file it executes.
-    with ctx_state.use(State()):
-        inventory: Inventory = make_inventory(str(path), cwd=str(TOP))
+    try:
+        with ctx_state.use(State()):
+            inventory: Inventory = make_inventory(str(path), cwd=str(TOP))
+    except PyinfraError:
+        raise
+    except Exception as error:  # data files are Python: they may do anything
+        # pyinfra wraps what a file raised when it ran.
+        raise BadInput([_fault_of_file(getattr(error, "exception", error), path)]) from None
     return inventory
+
+
+def _fault_of_file(error: Exception, path: Path) -> Fault:
+    file, line = str(path), None
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line, what = error.filename, error.lineno, error.msg
+    else:
+        what = f"{type(error).__name__}: {error}"
+        for frame in traceback.extract_tb(error.__traceback__):
+            if Path(frame.filename).resolve() in (path.resolve(), *(TOP / "group_data").glob("*.py")):
+                file, line = frame.filename, frame.lineno
+    where = Path(file).relative_to(TOP) if Path(file).is_relative_to(TOP) else file
+    return Fault(f"{where}:{line}" if line else str(where), what, "correct the file")
 
 
 def _data_files(groups: list[str]) -> list[Path]:

@@ -42,6 +42,8 @@ def check(inventory: Path) -> None:
       gb10 check --inventory tests/lab/inventory.py
     """
     faults, hosts = faults_of(inventory)
+    if not hosts and not faults:
+        faults = [Fault(str(inventory), "it has no host", 'add one: gb10 = [("NAME", {})]')]
     for fault in faults:
         click.echo(fault, err=True)
     if faults:

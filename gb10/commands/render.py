@@ -32,9 +32,9 @@ def write_tree(box: Desired, folder: Path) -> list[Path]:
 def fresh_folder(out: Path) -> None:
     """Make ``out``, or empty it when it is an earlier rendering. Raises `BadInput` for any other folder."""
     if out.exists():
-        if not out.is_dir() or (any(out.iterdir()) and not (out / MARKER).exists()):
+        if not out.is_dir() or out.is_symlink() or (any(out.iterdir()) and not (out / MARKER).exists()):
             raise BadInput(
-                [Fault(str(out), "it is not empty and not an earlier rendering", "name another --out")]
+                [Fault(str(out), "it is no empty folder and no earlier rendering", "name another --out")]
             )
         shutil.rmtree(out)
     out.mkdir(parents=True)
@@ -56,9 +56,14 @@ def render(out: Path, inventory: Path) -> None:
       gb10 render --out /tmp/lab --inventory tests/lab/inventory.py
     """
     boxes = [(host.name, desired(host)) for host in load_inventory(inventory)]
-    fresh_folder(out)
-    for name, box in boxes:
-        for path in write_tree(box, out / name):
-            click.echo(path)
+    try:
+        fresh_folder(out)
+        written = [path for name, box in boxes for path in write_tree(box, out / name)]
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput([Fault(str(out), f"cannot be written: {reason}", "name another --out")]) from None
+    for path in written:
+        click.echo(path)
+    for _, box in boxes:
         for fault in description_faults(box):
             click.echo(f"note: a deploy would refuse {fault}", err=True)
