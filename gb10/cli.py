@@ -38,9 +38,13 @@ def main() -> None:
     """Entry point. A fault is one line on standard error and exit status 1, never a traceback."""
     logging.getLogger("pyinfra").setLevel(logging.WARNING)
     try:
-        cli()
+        # Not click's own ending of a command: it makes Ctrl-C the same as a fault.
+        cli(standalone_mode=False)
     except PyinfraError as error:
         click.echo(f"gb10: {error}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
