@@ -19,7 +19,7 @@ Captured = pytest.CaptureFixture[str]
 COMMANDS = sorted(cli.commands)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], *([name, "-h"] for name in COMMANDS)])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], *([name, "--help"] for name in COMMANDS)])
 def test_help(arguments: list[str], capsys: Captured) -> None:
     status, output, errors = gb10(capsys, *arguments)
     assert (status, errors) == (0, "")
