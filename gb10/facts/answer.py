@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.facts import FactBase
 
 from gb10.facts.probe import probe_answer
@@ -43,7 +44,11 @@ def read_answer(output: list[str]) -> Answer:
 
 
 class LaneAnswer(FactBase[Answer]):
-    """One short chat with a model that is loaded already. Loads and evicts nothing."""
+    """One short chat with a model that is loaded already. Loads and evicts nothing.
+
+    A program or a description that was damaged on the host means a lane that does not answer: as a fact that
+    fails it would end the deploy before the stage that puts both right.
+    """
 
     @staticmethod
     def default() -> Answer:
@@ -52,7 +57,10 @@ class LaneAnswer(FactBase[Answer]):
     def command(self, program: str, lane: str) -> StringCommand:
         run = StringCommand("python3", QuoteString(program), QuoteString(lane), "probe")
         there = StringCommand("[", "-e", QuoteString(program), "-a", "-e", QuoteString(lane), "]")
-        return StringCommand("if", there, "; then", run, "; fi")
+        return StringCommand("if", there, "; then", run, "|| true; fi")
 
     def process(self, output: list[str]) -> Answer:
-        return read_answer(output)
+        try:
+            return read_answer(output)
+        except FactProcessError as error:
+            return Answer("down", str(error))

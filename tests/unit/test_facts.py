@@ -127,9 +127,9 @@ def test_host_report_of_this_machine() -> None:
 def test_a_probe_travels_with_its_question(fact: type[Any]) -> None:
     question = {"unit": 'it\'s "quoted" $HOME `id` \\ ü'}
     words = shlex.split(str(fact().command(question=question)))
-    assert words[:2] == ["python3", "-c"]
-    compile(words[2], fact.program, "exec")
-    assert json.loads(words[3]) == question
+    assert words[:3] == ["python3", "-I", "-c"]
+    compile(words[3], fact.program, "exec")
+    assert json.loads(words[4]) == question
     assert fact.default() == {}
 
 
@@ -222,3 +222,26 @@ def test_the_lane_is_asked_by_probe_only(tmp_path: Path) -> None:
     lane.write_text("{}")
     fact = LaneAnswer()
     assert fact.process(run(fact, program=str(program), lane=str(lane))) == Answer("idle", "probe")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "half a progr(", "import nothing_there", "print('no JSON')", "print()"]
+)
+def test_a_damaged_program_is_a_lane_that_is_down_and_no_failing_fact(content: str, tmp_path: Path) -> None:
+    # The deploy puts the program right, if its own look at the lane does not end it before.
+    program, lane = tmp_path / "router.py", tmp_path / "lane.json"
+    program.write_text(content)
+    lane.write_text("")
+    fact = LaneAnswer()
+    output = run(fact, program=str(program), lane=str(lane))
+    # pyinfra takes the default where a command has printed nothing.
+    assert (fact.process(output) if output else fact.default()).state == "down"
+
+
+def test_a_module_in_the_home_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('not that one')\n")
+    monkeypatch.chdir(tmp_path)
+    assert "holders" in BoxReport().process(run(BoxReport(), question={"ports": []}))
+    manifest = {"models_dir": str(tmp_path), "hub": "http://127.0.0.1", "files": []}
+    program = box().program_files["gb10_fetch.py"].content
+    assert ModelFiles().process(run(ModelFiles(), program=program, manifest=manifest))["ok"]
