@@ -26,7 +26,7 @@ class ModelFiles(FactBase[dict[str, Any]]):
 
     def command(self, program: str, manifest: Mapping[str, Any]) -> StringCommand:
         question = QuoteString(json.dumps(manifest))
-        check = StringCommand("python3", "-c", QuoteString(program), "--check", "/dev/stdin")
+        check = StringCommand("python3", "-I", "-c", QuoteString(program), "--check", "/dev/stdin")
         return StringCommand("printf", "%s", question, "|", check, "|", "tr", "-d", QuoteString("\n"))
 
     def process(self, output: list[str]) -> dict[str, Any]:

@@ -21,8 +21,9 @@ PROBES = Path(__file__).parent / "probes"
 def probe_command(program: str, question: object) -> StringCommand:
     """The shell command that runs ``program`` of the probes folder with ``question``."""
     source = (PROBES / program).read_text()
+    # -I: a json.py in the login user's home must not take the place of Python's own, as root.
     return StringCommand(
-        "python3", "-c", QuoteString(source), QuoteString(json.dumps(question, sort_keys=True))
+        "python3", "-I", "-c", QuoteString(source), QuoteString(json.dumps(question, sort_keys=True))
     )
 
 

@@ -80,7 +80,7 @@ def secret(path: str, owner: str) -> Commands:
     if state is None or state.sha256 == empty:
         script = (
             'set -e; umask 077; mkdir -p "$(dirname "$1")"; '
-            "python3 -c 'import secrets; print(secrets.token_urlsafe(32))' > \"$1.gb10-new\"; "
+            "python3 -I -c 'import secrets; print(secrets.token_urlsafe(32))' > \"$1.gb10-new\"; "
             'chown "$2" "$1.gb10-new"; chmod 0600 "$1.gb10-new"; sync "$1.gb10-new"; mv -T "$1.gb10-new" "$1"'
         )
         yield StringCommand("sh", "-c", QuoteString(script), "-", QuoteString(path), owner)

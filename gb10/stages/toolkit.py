@@ -25,7 +25,7 @@ _FETCH_KEY = """
 set -e
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 export GNUPGHOME="$work"
-python3 - "$1" > "$work/key" <<'PYTHON'
+python3 -I - "$1" > "$work/key" <<'PYTHON'
 import sys, urllib.request
 sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=60).read(1 << 20))
 PYTHON
