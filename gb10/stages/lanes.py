@@ -31,7 +31,8 @@ def retired(lane: OldLane, aside: str) -> Commands:
     question = {"lanes": [{"unit": lane.unit, "container": lane.container}]}
     state = host.get_fact(OldLanes, question=question)[lane.unit]
     known = state["loaded"] not in ("not-found", "masked")
-    if known and state["active"] not in ("inactive", "failed"):
+    # A mask keeps a unit from starting and does not stop one that runs.
+    if state["active"] not in ("inactive", "failed"):
         yield StringCommand("systemctl", "stop", lane.unit)
     if state["container"]:
         yield StringCommand("docker", "rm", "--force", lane.container)

@@ -86,6 +86,10 @@ def test_a_masked_lane_is_out_already() -> None:
     assert retired(loaded="masked", enabled="masked") == []
 
 
+def test_a_masked_lane_that_runs_is_stopped() -> None:
+    assert retired(loaded="masked", enabled="masked", active="active") == [f"systemctl stop {LANE.unit}"]
+
+
 def test_unit_files_are_kept_aside(tmp_path: Path) -> None:
     files = [tmp_path / "etc" / "a b.service", tmp_path / "etc" / "a.service.d" / "x.conf"]
     for file in files:
