@@ -144,6 +144,11 @@ def docker_restarted(box: Desired) -> Commands:
     state = _state(box)
     differs = merged_text(host.name, state["daemon"], box.data.docker_daemon) != state["daemon"]
     if differs or state["docker_stale"] or not state["docker_cdi"]:
+        if state["docker_stale"]:
+            # Written while the clock was ahead it would stay newer than any dockerd: a restart each deploy.
+            yield StringCommand("touch", "--no-create", DAEMON_JSON)
+        # The start limit is there for crashes: it must not count our own restarts.
+        yield StringCommand("systemctl", "reset-failed", "docker.service", "2>/dev/null", "||", "true")
         yield StringCommand("systemctl", "restart", "docker.service")
 
 

@@ -21,6 +21,8 @@ GOOD_LANE = {
 }  # fmt: skip
 RELOAD = "python3 /usr/local/lib/gb10/gb10_router.py /etc/llamacpp-playground/lane.json reload"
 UNIT = "llamacpp-playground.service"
+# A key from the future would be newer than any start.
+TOUCH = "touch --no-create /etc/llamacpp-playground/api-key"
 
 
 def settled(**state: Any) -> list[str]:
@@ -39,7 +41,7 @@ def test_a_settled_lane() -> None:
         ({"active": "deactivating"}, [f"start {UNIT}"]),
         ({"container_hash": "other"}, [f"restart {UNIT}"]),
         ({"container_hash": ""}, [f"restart {UNIT}"]),  # no label: not our container
-        ({"key_newer": True}, [f"restart {UNIT}"]),
+        ({"key_newer": True}, [TOUCH, f"restart {UNIT}"]),
         ({"active": "activating", "container_hash": ""}, [f"restart {UNIT}"]),
         ({"active": "activating"}, []),
         ({"presets_read": "other"}, [RELOAD]),
@@ -85,6 +87,8 @@ def after(state: dict[str, Any], ran: list[str]) -> dict[str, Any]:
             state["enabled"] = "enabled"
         elif line == RELOAD:
             state["presets_read"] = BOX.presets_digest
+        elif line == TOUCH:
+            assert state["key_newer"]
         else:
             assert line in (f"start {UNIT}", f"restart {UNIT}")
             assert not state["needs_reload"], "systemd would start the old unit"
