@@ -41,13 +41,23 @@ install -m 0644 "$work/keyring" "$3.gb10-new"; mv -T "$3.gb10-new" "$3"
 """
 
 # $1 the source file, $2... package=version. Only our source is read anew: another one that is broken or
-# slow is not our business.
+# slow is not our business. apt waits for dpkg's lock by itself; for the lock of its lists, and dpkg for its
+# own, nobody does, and after a boot the system's daily update holds them.
 _INSTALL = """
 set -e
-export DEBIAN_FRONTEND=noninteractive
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 source="$1"; shift
-[ -z "$(dpkg --audit)" ] || dpkg --configure -a
-apt-get -q -o DPkg::Lock::Timeout=300 -o Dir::Etc::SourceList="$source" -o Dir::Etc::SourceParts=- \
+patiently() {
+  tries=0
+  until errors=$("$@" 2>&1 >/dev/null); do
+    tries=$((tries + 1))
+    case "$errors" in *" lock"*) ;; *) tries=60 ;; esac
+    [ "$tries" -lt 60 ] || { echo "$errors" >&2; return 1; }
+    sleep 5
+  done
+}
+[ -z "$(dpkg --audit)" ] || patiently dpkg --force-confold --configure -a
+patiently apt-get -q -o Dir::Etc::SourceList="$source" -o Dir::Etc::SourceParts=- \
   -o APT::Get::List-Cleanup=0 -o Acquire::Retries=3 --error-on=any update
 apt-get -q -y -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold -o Acquire::Retries=3 \
   --no-install-recommends --allow-downgrades --allow-change-held-packages install "$@"

@@ -90,6 +90,43 @@ def test_all_packages_at_the_pinned_version(installed: dict[str, str]) -> None:
     assert words[4] == BOX.toolkit_files[0].path
 
 
+def install(folder: Path, apt_get: str, audit: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the script of the packages with an apt-get and a dpkg of our own; `ran` lists their calls."""
+    held = "dpkg: error: dpkg frontend lock was locked by x"
+    scripts = {
+        "apt-get": f'echo "apt-get $*" >> {folder}/ran; {apt_get}',
+        "dpkg": f'[ "$1" = --audit ] && {{ printf "%s" "{audit}"; exit; }}; echo "dpkg $*" >> {folder}/ran\n'
+        f"[ -e {folder}/free ] || {{ touch {folder}/free; echo '{held}' >&2; exit 2; }}",
+        "sleep": "exit 0",
+    }
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    command = ["sh", "-c", toolkit._INSTALL, "-", "our.sources", "a=1", "b=1"]
+    path = {"PATH": f"{folder}:/usr/bin:/bin"}
+    return subprocess.run(command, env=path, capture_output=True, text=True, check=False)
+
+
+def test_another_apt_is_waited_for(tmp_path: Path) -> None:
+    held = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 516 (apt-get)"
+    busy = f"[ -e {tmp_path}/free ] || {{ touch {tmp_path}/free; echo '{held}' >&2; exit 100; }}"
+    assert install(tmp_path, busy).returncode == 0
+    ran = (tmp_path / "ran").read_text().splitlines()
+    assert [line.split()[-1] for line in ran] == ["update", "update", "b=1"]
+
+
+def test_another_dpkg_is_waited_for(tmp_path: Path) -> None:
+    assert install(tmp_path, "exit 0", audit="half-configured").returncode == 0
+    assert (tmp_path / "ran").read_text().splitlines()[:2] == ["dpkg --force-confold --configure -a"] * 2
+
+
+def test_any_other_trouble_of_apt_is_said_at_once(tmp_path: Path) -> None:
+    result = install(tmp_path, "echo 'E: no such server' >&2; exit 100")
+    assert result.returncode != 0
+    assert result.stderr == "E: no such server\n"
+    assert len((tmp_path / "ran").read_text().splitlines()) == 1
+
+
 def test_daemon_json_is_validated_before_it_takes_its_place() -> None:
     ran = toolkit_commands(toolkit.docker_daemon, daemon='{"data-root": "/data"}')
     assert json.loads(ran[0].removeprefix("upload ")) == {"data-root": "/data", "features": {"cdi": True}}
