@@ -268,7 +268,7 @@ def test_killed_in_the_middle(box: Box) -> None:
 
 
 def test_two_at_once_share_the_work(box: Box) -> None:
-    box.hub.faults.set(f"{box.files['one.gguf'].sha256}/one.gguf", Fault(bytes_per_s=4 * MB))
+    box.hub.faults.set(f"{box.files['one.gguf'].sha256}/one.gguf", Fault(bytes_per_s=MB // 2))
     first = box.start()
     wait_until(lambda: box.part("one.gguf").exists())
     assert box.check()["running"].startswith(f"process {first.pid} since ")
