@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gb10.connection import KEEPALIVE_SECONDS, prompt_transport
+from gb10.connection import KEEPALIVE_SECONDS, UNANSWERED_SECONDS, prompt_transport
 
 
 @pytest.fixture
@@ -31,6 +31,17 @@ def test_keeps_idle_connections(wire: tuple[socket.socket, socket.socket]) -> No
     transport = prompt_transport(wire[0])
     # paramiko keeps it as a private pair of interval and callback.
     assert transport.packetizer._Packetizer__keepalive_interval == KEEPALIVE_SECONDS
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
+def test_a_box_that_went_away_is_not_waited_for_without_end(
+    wire: tuple[socket.socket, socket.socket],
+) -> None:
+    prompt_transport(wire[0])
+    option = wire[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert option == UNANSWERED_SECONDS * 1000
+    # Only data that nobody acknowledges counts: the keepalive sends some.
+    assert KEEPALIVE_SECONDS < UNANSWERED_SECONDS
 
 
 def test_a_proxy_is_no_tcp_socket() -> None:
