@@ -76,7 +76,18 @@ def host_faults(name: str, report: Host, box: Desired) -> Iterator[Fault]:
             f"nvidia-smi says {report.capability!r}, not compute capability {data.expect_compute_capability}",
             "look at the driver with nvidia-smi (memory shown as [N/A] is normal on a GB10)",
         )
-    if not report.sudo:
+    if report.noise:
+        # In front of every answer, and sftp, by which files come, does not work at all then.
+        yield Fault(
+            name,
+            f"the login shell of {report.user} prints {report.noise[:60]!r} before every command",
+            "let ~/.bashrc print for people only: begin it with `case $- in *i*) ;; *) return;; esac`",
+        )
+    if not report.sudo and report.user == "root":
+        yield Fault(
+            name, "sudo does not work for root", "apt-get install sudo: every command goes through it"
+        )
+    elif not report.sudo:
         yield Fault(
             name,
             f"sudo wants a password from {report.user}",

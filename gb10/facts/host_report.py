@@ -10,9 +10,11 @@ from pyinfra.api.facts import FactBase
 _SCRIPT = """
 echo "architecture=$(uname -m)"
 ( . /etc/os-release 2>/dev/null; echo "os=$ID $VERSION_ID" )
-echo "python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)"
-echo "capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1 | head -n 1)"
-if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then echo sudo=yes; else echo sudo=no; fi
+echo "python=$(python3 -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)"
+# A driver that has lost its GPU may never answer.
+echo "capability=$({ timeout 30 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1 \
+  || { [ $? = 124 ] && echo 'nothing in 30 s'; }; } | head -n 1)"
+if sudo -n true 2>/dev/null; then echo sudo=yes; else echo sudo=no; fi
 echo "user=$(id -un)"
 echo "systemd=$([ -d /run/systemd/system ] && echo yes || echo no)"
 """
@@ -21,7 +23,8 @@ echo "systemd=$([ -d /run/systemd/system ] && echo yes || echo no)"
 @dataclass(frozen=True)
 class Host:
     """``os`` is ``ID VERSION_ID`` of os-release; ``python`` is empty without python3; ``capability`` is the
-    first line of nvidia-smi, whatever it says; ``sudo`` is True when root needs no password."""
+    first line of nvidia-smi, whatever it says; ``sudo`` is True when it is there and needs no password;
+    ``noise`` is the first line that the login shell printed by itself."""
 
     architecture: str
     os: str
@@ -30,6 +33,7 @@ class Host:
     sudo: bool
     user: str
     systemd: bool
+    noise: str = ""
 
 
 class HostReport(FactBase[Host]):
@@ -39,7 +43,8 @@ class HostReport(FactBase[Host]):
         return StringCommand("sh", "-c", QuoteString(_SCRIPT))
 
     def process(self, output: list[str]) -> Host:
-        values = dict(line.split("=", 1) for line in output if "=" in line)
+        begin = next(number for number, line in enumerate(output) if line.startswith("architecture="))
+        values = dict(line.split("=", 1) for line in output[begin:] if "=" in line)
         return Host(
             architecture=values["architecture"],
             os=values["os"].strip(),
@@ -48,4 +53,5 @@ class HostReport(FactBase[Host]):
             sudo=values["sudo"] == "yes",
             user=values["user"],
             systemd=values["systemd"] == "yes",
+            noise=next((line for line in output[:begin] if line.strip()), ""),
         )

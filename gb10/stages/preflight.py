@@ -26,7 +26,8 @@ def check(box: Desired) -> Desired:
     if report.sudo and report.python:
         box = replace(box, found=found_on(host, box).models)
         deeper = host.get_fact(BoxReport, question={"ports": watched_ports(box)})
-        image_is_there = host.get_fact(ImagePresent, image=box.image)
+        # A Docker that hangs would not answer this either, and the reason be never said.
+        image_is_there = bool(deeper["docker"]) and host.get_fact(ImagePresent, image=box.image)
         faults += box_faults(host.name, deeper, box, image_is_there)
     faults = description_faults(box) + faults
     if faults:

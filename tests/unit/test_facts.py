@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,29 @@ systemd=yes
 def test_host_report() -> None:
     expected = Host("aarch64", "ubuntu 24.04", "3.12", "12.1", sudo=True, user="me", systemd=True)
     assert HostReport().process(HOST) == expected
+
+
+def test_a_login_shell_that_prints_something() -> None:
+    report = HostReport().process(["", "Welcome, sudo=maybe", *HOST])
+    assert report == replace(HostReport().process(HOST), noise="Welcome, sudo=maybe")
+
+
+@pytest.mark.parametrize(
+    ("nvidia_smi", "capability"),
+    [
+        ("echo 12.1", "12.1"),
+        ("echo 'No devices were found'; exit 6", "No devices were found"),
+        ("exit 124", "nothing in 30 s"),
+        ("exit 1", ""),
+    ],
+)
+def test_what_nvidia_smi_may_do(
+    nvidia_smi: str, capability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{nvidia_smi}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert HostReport().process(run(HostReport())).capability == capability
 
 
 def test_a_bare_host() -> None:

@@ -46,6 +46,8 @@ def test_a_good_box_has_none() -> None:
         ({"capability": "9.0"}, "nvidia-smi says '9.0', not compute capability 12.1"),
         ({"capability": "sh: 1: nvidia-smi: not found"}, "nvidia-smi says 'sh: 1: nvidia-smi: not found'"),
         ({"sudo": False}, "sudo wants a password from me"),
+        ({"sudo": False, "user": "root"}, "sudo does not work for root"),
+        ({"noise": "Welcome!"}, "the login shell of me prints 'Welcome!' before every command"),
     ],
 )
 def test_one_fault_of_the_host(changes: dict[str, Any], word: str) -> None:

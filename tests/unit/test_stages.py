@@ -159,6 +159,12 @@ def test_preflight_asks_no_probe_without_root_or_python(monkeypatch: pytest.Monk
         assert [fact for fact, _ in host.asked] == [HostReport]
 
 
+def test_preflight_asks_a_docker_that_does_not_answer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, faults = checked({HostReport: GOOD_HOST, BoxReport: report(docker=None)}, monkeypatch)
+    assert len(faults) == 1
+    assert ImagePresent not in [fact for fact, _ in host.asked]
+
+
 def test_preflight_says_both_kinds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {
         HostReport: replace(GOOD_HOST, capability="9.0"),
