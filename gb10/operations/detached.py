@@ -62,7 +62,8 @@ def start_command(job: Job) -> StringCommand:
     """Start the job unless it runs already. systemd itself settles a race: a unit's name is free or not."""
     work = " ".join(shlex.quote(part) for part in job.command)
     wrapped = (
-        f"{work} > {job.log} 2>&1 < /dev/null; echo $? > {job.status}.new; mv {job.status}.new {job.status}"
+        # A status that a full disk cut off must not get its name.
+        f"{work} > {job.log} 2>&1 < /dev/null; echo $? > {job.status}.new && mv {job.status}.new {job.status}"
     )
     systemd_run = shlex.join(
         ["systemd-run", "--quiet", "--collect", f"--unit={job.unit}", "--property=TimeoutStopSec=10",
@@ -83,7 +84,7 @@ def look_command(job: Job, offset: int) -> StringCommand:
     """Exit status (or nothing), unit state and the output after ``offset`` bytes."""
     script = (
         # The unit's state first: a status that is there afterwards is then final.
-        f"systemctl is-active {job.unit}; cat {job.status} 2>/dev/null || echo none; "
+        f"systemctl is-active {job.unit}; status=$(cat {job.status} 2>/dev/null); echo ${{status:-none}}; "
         f"tail -c +{offset + 1} {job.log} 2>/dev/null | head -c {CHUNK_BYTES} | base64 -w0"
     )
     return StringCommand("sh", "-c", QuoteString(script))

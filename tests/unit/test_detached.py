@@ -296,6 +296,17 @@ def test_what_an_earlier_job_left_does_not_count(job: Job, tmp_path: Path) -> No
     assert Path(job.log).read_text() == ""
 
 
+def test_a_status_that_a_full_disk_cut_off_is_none(job: Job, tmp_path: Path) -> None:
+    Path(job.folder).mkdir()
+    Path(job.status).write_text("")
+    assert shell(look_command(job, 0), tmp_path, active=False).stdout.splitlines() == ["inactive", "none"]
+    Path(job.status).unlink()
+    # /dev/full takes the redirection and refuses the text.
+    Path(f"{job.status}.new").symlink_to("/dev/full")
+    shell(start_command(job), tmp_path, active=False)
+    assert not Path(job.status).exists()
+
+
 def test_a_look_where_nothing_is_yet(job: Job, tmp_path: Path) -> None:
     assert shell(look_command(job, 0), tmp_path, active=True).stdout.splitlines() == ["active", "none"]
 
