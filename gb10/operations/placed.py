@@ -18,9 +18,10 @@ from gb10.desired import PlacedFile
 from gb10.facts.files import PathReport
 from gb10.operations import Commands
 
-# $1 upload, $2 target, $3 owner, $4 mode
+# $1 upload, $2 target, $3 owner, $4 mode. Two deploys at once share the temporary name: the folder is locked.
 _INTO_PLACE = (
-    'set -e; new="$2.gb10-new"; mkdir -p "$(dirname "$2")"; cp "$1" "$new"; rm -f "$1"; '
+    'set -e; new="$2.gb10-new"; mkdir -p "$(dirname "$2")"; exec 9< "$(dirname "$2")"; flock 9; '
+    'cp "$1" "$new"; rm -f "$1"; '
     'chown "$3" "$new"; chmod "$4" "$new"; sync "$new"; mv -T "$new" "$2"; sync "$(dirname "$2")"'
 )
 
@@ -79,7 +80,9 @@ def secret(path: str, owner: str) -> Commands:
     empty = hashlib.sha256(b"").hexdigest()
     if state is None or state.sha256 == empty:
         script = (
-            'set -e; umask 077; mkdir -p "$(dirname "$1")"; '
+            'set -e; umask 077; mkdir -p "$(dirname "$1")"; exec 9< "$(dirname "$1")"; flock 9; '
+            # Another deploy may have made it just now: its router has read that one.
+            '[ ! -s "$1" ] || exit 0; '
             "python3 -I -c 'import secrets; print(secrets.token_urlsafe(32))' > \"$1.gb10-new\"; "
             'chown "$2" "$1.gb10-new"; chmod 0600 "$1.gb10-new"; sync "$1.gb10-new"; mv -T "$1.gb10-new" "$1"'
         )

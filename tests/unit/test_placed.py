@@ -131,6 +131,21 @@ def test_a_file_for_real(name: str, tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == [name]
 
 
+def test_deploys_at_once_leave_one_of_their_files_whole(tmp_path: Path) -> None:
+    """Also where both write the same target: the temporary name is theirs in turn."""
+    path = tmp_path / "lane" / "models.ini"
+    texts = [letter * 300_000 for letter in "abcdef"]
+    begun = []
+    for letter, text in zip("abcdef", texts, strict=True):
+        upload = tmp_path / f"upload-{letter}"
+        upload.write_text(text)
+        words = ["sh", "-c", placed._INTO_PLACE, "-", str(upload), str(path), ME, "0644"]
+        begun.append(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))
+    assert [process.communicate()[1] for process in begun] == [""] * len(begun)
+    assert path.read_text() in texts
+    assert [entry.name for entry in path.parent.iterdir()] == ["models.ini"]
+
+
 def test_what_a_cut_left_is_no_hindrance(tmp_path: Path) -> None:
     path = tmp_path / "models.ini"
     path.with_name("models.ini.gb10-new").write_text("hal")
