@@ -144,8 +144,8 @@ def unit_state(lane: dict[str, Any]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def last_words(lane: dict[str, Any]) -> str:
-    """The refusal or the last error in the unit's journal, or its last line."""
+def journal(lane: dict[str, Any]) -> list[str]:
+    """The last lines of the unit's journal."""
     command = [
         "journalctl",
         "--unit",
@@ -156,9 +156,26 @@ def last_words(lane: dict[str, Any]) -> str:
         "60",
         "--no-pager",
     ]
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def last_words(lane: dict[str, Any]) -> str:
+    """The refusal or the last error in the unit's journal, or its last line."""
+    lines = journal(lane)
     telling = [line for line in lines if re.search(r"REFUSING|error|invalid|failed", line, re.IGNORECASE)]
     return (telling or lines or ["its journal is empty"])[-1].strip()
+
+
+def load_error(lines: list[str]) -> str:
+    """Why the last model did not load, or nothing: the first error line of its process.
+
+    Such a line is ``[PORT] TIME E TEXT``, or ``[PORT] error TEXT`` before the log is set up. The errors after
+    it only say that there was one.
+    """
+    errors = [
+        match for line in lines if (match := re.match(r"\[(\d+)\] (?:[0-9.]+ E |(?=error ))(.+)", line))
+    ]
+    return next((one_line(match[2]) for match in errors if match[1] == errors[-1][1]), "")
 
 
 def complete(lane: dict[str, Any], model: str, timeout: float) -> float:
@@ -251,7 +268,8 @@ def verify(lane: dict[str, Any]) -> dict[str, Any]:
         # With something loaded, the default model's load could evict it: any loaded model proves the lane.
         return examine(lane, pick_loaded(lane, states) or lane["default_model"], LOAD_SECONDS)
     except (RouterError, OSError) as error:
-        return {"state": "down", "reason": str(error)}
+        why = load_error(journal(lane)) if "failed to load" in str(error) else ""
+        return {"state": "down", "reason": f"{error}: {why}" if why else str(error)}
 
 
 def _settled(lane: dict[str, Any], states: dict[str, tuple[str, bool]]) -> dict[str, tuple[str, bool]]:

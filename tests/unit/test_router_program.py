@@ -53,9 +53,10 @@ def lane(router: Router, tmp_path: Path) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the host says apart from the router: unit state, journal, processes; and no waiting."""
-    says = {"unit": "active", "journal": "its last line", "holder": ON_GPU}
+    says = {"unit": "active", "journal": "its last line", "holder": ON_GPU, "lines": []}
     monkeypatch.setattr(program, "unit_state", lambda lane: says["unit"])
     monkeypatch.setattr(program, "last_words", lambda lane: says["journal"])
+    monkeypatch.setattr(program, "journal", lambda lane: says["lines"])
     monkeypatch.setattr(program, "child_process", lambda lane, model: 77)
     monkeypatch.setattr(program, "accelerator_holder", lambda pid, signal: says["holder"])
     no_waiting = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None)
@@ -189,6 +190,29 @@ def test_verify_of_a_model_that_cannot_load(run: Run, router: Router) -> None:
         "state": "down",
         "reason": "POST /v1/chat/completions answered 500: model name=tiny-cuda failed to load",
     }
+
+
+def test_verify_says_why_a_model_did_not_load(run: Run, router: Router, host: dict[str, Any]) -> None:
+    host["lines"] = [
+        "[40001] 0.00.018.457 E gguf_init_from_file: failed to open 'b' (of before)",
+        "[36073] 0.00.018.457 I srv    load_model: loading model '/srv/models/a.gguf'",
+        "[36073] 0.00.018.515 E gguf_init_from_file: failed to open '/srv/a.gguf' (Permission denied)",
+        "[36073] 0.00.018.674 E cmn  common_init_: failed to load model '/srv/models/a.gguf'",
+        "[36073] 0.00.020.179 E srv  llama_server: exiting due to model loading error",
+        "0.06.121.291 I srv           run: instance name=tiny-a exited with status 1",
+    ]
+    router.answers["GET /models"] = models("cuda0-failed")
+    router.answers[LOADS] = (500, b'{"error": {"message": "model name=tiny-a failed to load"}}')
+    assert result(run("verify")[1])["reason"].endswith(
+        "failed to load: gguf_init_from_file: failed to open '/srv/a.gguf' (Permission denied)"
+    )
+
+
+def test_why_a_model_did_not_load() -> None:
+    line = 'error while handling argument "--device": invalid device: CUDA0'
+    assert program.load_error([f"[40001] {line}", "0.1 I srv run: instance exited"]) == line
+    assert program.load_error(["[40001] 0.00.018.457 I srv load_model: loading", "error of ours"]) == ""
+    assert program.load_error([]) == ""
 
 
 def test_verify_waits_until_the_router_listens(run: Run, router: Router) -> None:
