@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+CUT_OFF = "it did not come to its end; what has come is kept: run the deploy again, and it goes on from there"
+
 
 class FetchProgress:
     """Reads the JSON lines of ``files/gb10_fetch.py``."""
@@ -51,9 +53,9 @@ class FetchProgress:
         self._files[name] = event
 
     def failure(self, lines: list[str]) -> list[str]:
-        """The downloader's own error lines; all else where it could not speak."""
+        """The downloader's own error lines; where it did not come to speak, what is not in its words."""
         errors = [_sentence(event) for line in lines if (event := _event(line)).get("event") == "error"]
-        return errors or lines
+        return errors or [line for line in lines if not _event(line)] or [CUT_OFF]
 
 
 def _event(line: str) -> dict[str, Any]:

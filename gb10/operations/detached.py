@@ -116,12 +116,12 @@ def _follow(host: Host, job: Job, reader: Reader) -> bool:
         offset += len(output)
         lines, rest = _whole_lines(rest + output)
         said = reader.progress(lines)
-        if time.monotonic() - spoke >= QUIET_SECONDS:
-            host.log(f"{job.title}: {said or 'still running'} ({_clock(time.monotonic() - started)})")
-            spoke = time.monotonic()
         ended = active not in ("active", "activating", "deactivating", "reloading")
         if ended and len(output) < CHUNK_BYTES:
             return _report_end(host, job, reader, status, time.monotonic() - started)
+        if time.monotonic() - spoke >= QUIET_SECONDS:
+            host.log(f"{job.title}: {said or 'still running'} ({_clock(time.monotonic() - started)})")
+            spoke = time.monotonic()
         if len(output) < CHUNK_BYTES:
             gevent.sleep(POLL_SECONDS)
 

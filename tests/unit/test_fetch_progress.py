@@ -103,3 +103,8 @@ def test_failure_shows_the_errors() -> None:
 def test_failure_without_a_word_shows_everything() -> None:
     lines = ["python3: can't open file", "x"]
     assert FetchProgress().failure(lines) == lines
+
+
+def test_failure_of_a_run_that_was_killed_says_how_to_go_on() -> None:
+    (said,) = FetchProgress().failure([line("start", files=1, size=1), progress("a", 1)])
+    assert "run the deploy again" in said
