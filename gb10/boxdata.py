@@ -39,8 +39,10 @@ def _single_line(value: str) -> str:
 
 
 def _absolute(value: str) -> str:
-    if not value.startswith("/") or ".." in value.split("/") or re.search(r"[\s%\"'\\$`]", value):
-        raise ValueError("must be an absolute path without spaces, quotes, %, $ or ..")
+    # It stands in a shell's line, in a unit, between the colons of docker's --volume, and in the preset file,
+    # where ; and # begin a comment.
+    if not re.fullmatch(r"/[\w/.+=@,-]*", value) or ".." in value.split("/"):
+        raise ValueError("must be an absolute path without .. and without signs but . _ + = @ , -")
     return value.rstrip("/") or "/"
 
 
@@ -48,6 +50,13 @@ def _not_too_high(value: str) -> str:
     # A path this short would hand the whole disk, or the system, to an operation that sets an owner.
     if len(Path(value).parts) < 3:
         raise ValueError("must lie at least two folders below /")
+    return value
+
+
+def _seen_by_the_lane(value: str) -> str:
+    # It has the same path in the container, and there too /root is closed to all but root.
+    if Path(value).parts[1:2] == ("root",):
+        raise ValueError("must not lie in /root, which the server's own user may not enter")
     return value
 
 
@@ -99,6 +108,7 @@ ImageReference = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9_./:-]*(@sha256:[0-9a-f]{64})?$")
 ]
 AbsolutePath = Annotated[str, AfterValidator(_absolute), AfterValidator(_not_too_high)]
+MountedPath = Annotated[AbsolutePath, AfterValidator(_seen_by_the_lane)]
 FolderOrNothing = Annotated[str, AfterValidator(_path_or_nothing), AfterValidator(_mounted_or_nothing)]
 Url = Annotated[str, AfterValidator(_single_line), AfterValidator(_fetchable)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -167,7 +177,7 @@ class BoxData(_Frozen):
 
     catalogue: Line
     models_lock: Line
-    models_dir: AbsolutePath
+    models_dir: MountedPath
     models_hub: Url
     models_token_file: Annotated[str, AfterValidator(_path_or_nothing)]
     models_parallel: Annotated[int, Field(ge=1, le=16)]
@@ -177,7 +187,7 @@ class BoxData(_Frozen):
     models_found_folder: FolderOrNothing
 
     lane_name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]+$")]
-    lane_config_dir: AbsolutePath
+    lane_config_dir: MountedPath
     lane_address: Address
     lane_port: Port
     lane_user_id: Annotated[int, Field(ge=1, le=60000)]

@@ -111,7 +111,8 @@ def test_fingerprint(value: str) -> None:
 
 BAD_PATHS = [
     "srv/models", "~/models", "/srv/../etc", "/srv/mo dels", "/srv/a%b", "/srv/$HOME", "/srv/a'b",
-    "/srv/a\nb", "/", "//", "/var", "/etc/",
+    "/srv/a\nb", "/", "//", "/var", "/etc/", "/srv/a;b", "/srv/a:b", "/srv/a#b", "/srv/a&b", "/srv/$(id)",
+    "/srv/a|b", "/srv/*", "/srv/a<b", "/srv/(a)",
 ]  # fmt: skip
 
 
@@ -120,6 +121,13 @@ BAD_PATHS = [
 def test_paths(key: str, value: str) -> None:
     line = next(line for line in faults(**{key: value}) if f" {key}: " in line)
     assert "must be an absolute path without" in line or "must lie at least two folders below /" in line
+
+
+@pytest.mark.parametrize("key", ["models_dir", "lane_config_dir"])
+def test_what_the_container_sees_is_not_in_root(key: str) -> None:
+    assert "must not lie in /root" in only(**{key: "/root/models"})
+    data = raw_data(**{key: "/srv/root/models", "models_search": ["/root/.cache/hub", "/home/jürgen/models"]})
+    assert read_box_data(data, host="b", places={}, connection_keys=CONNECTION_KEYS)
 
 
 def test_a_slash_at_the_end_of_a_path_is_no_difference() -> None:
