@@ -567,26 +567,9 @@ class Fetcher:
 
     def check_space(self) -> None:
         """Before the first byte: do all the files fit, with the reserve? Raises `Failed` with the numbers."""
-        needed: dict[int, int] = {}
-        folders: dict[int, Path] = {}
-        for wanted in self.manifest.files:
-            folder = wanted.path.parent
-            while not folder.exists():
-                folder = folder.parent
-            device = folder.stat().st_dev
-            linkable = any(copy.stat().st_dev == device for copy in self.found.get(wanted, ()))
-            if os.path.lexists(wanted.path) or linkable:
-                continue
-            part = wanted.part.stat().st_blocks * 512 if wanted.part.exists() else 0
-            needed[device] = needed.get(device, 0) + max(0, wanted.size - part)
-            folders[device] = folder
-        for device, count in needed.items():
-            free = free_bytes(folders[device])
-            if count + self.manifest.reserve_bytes > free:
-                raise Failed(
-                    f"the disk of {folders[device]} has {human(free)} free, but {human(count)} are to come "
-                    f"and {human(self.manifest.reserve_bytes)} must stay free: make room; nothing was fetched"
-                )
+        shortage = shortage_of(self.manifest, self.found)
+        if shortage:
+            raise Failed(f"{shortage}: make room; nothing was fetched")
 
     def prepare(self, wanted: Wanted) -> Ready:
         """Brings one file as far as it goes without its name. Raises `Failed`."""
@@ -830,6 +813,34 @@ def look(manifest: Manifest) -> dict[str, Any]:
     }
 
 
+def shortage_of(manifest: Manifest, found: Mapping[Wanted, Sequence[Path]]) -> str:
+    """Which disk has no room for what is to come, with the numbers; empty when all fits with the reserve.
+
+    ``found`` are copies on the box (`find_copies`): one on the same disk becomes a link and takes none.
+    """
+    needed: dict[int, int] = {}
+    folders: dict[int, Path] = {}
+    for wanted in manifest.files:
+        folder = wanted.path.parent
+        while not folder.exists():
+            folder = folder.parent
+        device = folder.stat().st_dev
+        linkable = any(copy.stat().st_dev == device for copy in found.get(wanted, ()))
+        if os.path.lexists(wanted.path) or linkable:
+            continue
+        part = wanted.part.stat().st_blocks * 512 if wanted.part.exists() else 0
+        needed[device] = needed.get(device, 0) + max(0, wanted.size - part)
+        folders[device] = folder
+    for device, count in needed.items():
+        free = free_bytes(folders[device])
+        if count + manifest.reserve_bytes > free:
+            return (
+                f"the disk of {folders[device]} has {human(free)} free, but {human(count)} are to come "
+                f"and {human(manifest.reserve_bytes)} must stay free"
+            )
+    return ""
+
+
 def lock_path(models_dir: Path) -> Path:
     return models_dir / ".gb10-fetch.lock"
 
@@ -918,7 +929,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         manifest = read_manifest(Path(arguments[-1]))
         if check:
-            print(json.dumps(look(manifest), indent=1))
+            shortage = shortage_of(manifest, find_copies(manifest))
+            print(json.dumps({**look(manifest), "shortage": shortage}, indent=1))
             return 0
         report.secret = token = read_token(manifest.token_file)
         manifest.models_dir.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -13,7 +13,8 @@ from gb10.facts.probe import probe_answer
 
 
 class ModelFiles(FactBase[dict[str, Any]]):
-    """The answer of ``gb10_fetch.py --check``: ``ok`` (bool) and ``files``, each with ``path`` and ``state``.
+    """The answer of ``gb10_fetch.py --check``: ``ok`` (bool), ``files``, each with ``path`` and ``state``,
+    and ``shortage``: which disk lacks how much room, or an empty text.
 
     Cheap: names, sizes and what was verified before; no model file is read. The program is sent along, so
     that the answer is about the manifest of now and not about the one that the last deploy left there.
@@ -22,7 +23,7 @@ class ModelFiles(FactBase[dict[str, Any]]):
     @staticmethod
     def default() -> dict[str, Any]:
         # No answer: let the downloader itself say what is wrong.
-        return {"ok": False, "files": []}
+        return {"ok": False, "files": [], "shortage": ""}
 
     def command(self, program: str, manifest: Mapping[str, Any]) -> StringCommand:
         question = QuoteString(json.dumps(manifest))

@@ -10,6 +10,7 @@ from gb10.desired import Desired
 from gb10.facts.docker import ImagePresent
 from gb10.facts.found import found_on
 from gb10.facts.host_report import HostReport
+from gb10.facts.models import ModelFiles
 from gb10.facts.probe import BoxReport
 from gb10.faults import BadInput, Fault
 from gb10.requirements import box_faults, description_faults, host_faults, watched_ports
@@ -29,6 +30,10 @@ def check(box: Desired) -> Desired:
         # A Docker that hangs would not answer this either, and the reason be never said.
         image_is_there = bool(deeper["docker"]) and host.get_fact(ImagePresent, image=box.image)
         faults += box_faults(host.name, deeper, box, image_is_there)
+        program = box.program_files["gb10_fetch.py"].content
+        shortage = host.get_fact(ModelFiles, program=program, manifest=box.fetch_manifest)["shortage"]
+        if shortage:
+            faults.append(Fault(host.name, shortage, "make room, or take a model out of the catalogue"))
     faults = description_faults(box) + faults
     if faults:
         raise BadInput(faults)

@@ -208,7 +208,9 @@ def test_a_token_that_others_can_read_is_refused(box: Box) -> None:
 
 
 def test_too_little_room_is_seen_before_the_first_byte(box: Box) -> None:
+    assert box.check()["shortage"] == ""
     box.settings["reserve_bytes"] = 1 << 60
+    assert "are to come" in box.check()["shortage"]
     run = box.run()
     assert run.rc == 1
     assert "make room; nothing was fetched" in run.errors

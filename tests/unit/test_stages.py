@@ -130,6 +130,9 @@ def test_model_files() -> None:
 GOOD_HOST = Host("aarch64", "ubuntu 24.04", "3.12", "12.1", sudo=True, user="me", systemd=True)
 
 
+ROOMY = ModelFiles.default()
+
+
 def checked(facts: dict[type, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[FactHost, list[str]]:
     monkeypatch.setattr(preflight, "description_faults", lambda box: [])
     monkeypatch.setattr(preflight, "found_on", lambda host, box: SimpleNamespace(models=()), raising=False)
@@ -148,7 +151,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def test_preflight_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {HostReport: GOOD_HOST, BoxReport: report(), ImagePresent: False}
+    facts = {HostReport: GOOD_HOST, BoxReport: report(), ImagePresent: False, ModelFiles: ROOMY}
     assert checked(facts, monkeypatch)[1] == []
 
 
@@ -160,7 +163,8 @@ def test_preflight_asks_no_probe_without_root_or_python(monkeypatch: pytest.Monk
 
 
 def test_preflight_asks_a_docker_that_does_not_answer_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    host, faults = checked({HostReport: GOOD_HOST, BoxReport: report(docker=None)}, monkeypatch)
+    facts = {HostReport: GOOD_HOST, BoxReport: report(docker=None), ModelFiles: ROOMY}
+    host, faults = checked(facts, monkeypatch)
     assert len(faults) == 1
     assert ImagePresent not in [fact for fact, _ in host.asked]
 
@@ -170,8 +174,12 @@ def test_preflight_says_both_kinds_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         HostReport: replace(GOOD_HOST, capability="9.0"),
         BoxReport: report(buildx=False),
         ImagePresent: False,
+        ModelFiles: ROOMY | {"shortage": "the disk of /srv has 1.00 GB free, but 90.00 GB are to come"},
     }
-    assert len(checked(facts, monkeypatch)[1]) == 2
+    faults = checked(facts, monkeypatch)[1]
+    assert len(faults) == 3
+    # The build may take an hour, and the old lanes are out by then: models that do not fit are told now.
+    assert "90.00 GB are to come" in faults[2]
 
 
 # -- verify --------------------------------------------------------------------------------
