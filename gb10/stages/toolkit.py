@@ -27,7 +27,10 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 export GNUPGHOME="$work"
 python3 -I - "$1" > "$work/key" <<'PYTHON'
 import sys, urllib.request
-sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=60).read(1 << 20))
+try:
+    sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=60).read(1 << 20))
+except (OSError, ValueError) as error:
+    sys.exit(f"the key cannot be fetched from {sys.argv[1]}: {error}: run the deploy again once it answers")
 PYTHON
 gpg --batch --quiet --import "$work/key"
 gpg --batch --export "$2" > "$work/keyring"

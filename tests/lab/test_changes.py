@@ -146,6 +146,15 @@ def test_a_second_source_of_the_same_repository_is_switched_off(host: LabHost) -
     _settled_again(host)
 
 
+def test_a_key_server_that_is_down_is_one_line(host: LabHost) -> None:
+    host.ssh("rm /usr/share/keyrings/gb10-nvidia-container-toolkit.gpg", sudo=True)
+    done = deploying.deploy(host, data={"toolkit_key_url": "http://10.213.103.1:9/gpgkey"})
+    assert done.returncode != 0
+    assert "the key cannot be fetched from http://10.213.103.1:9/gpgkey" in done.stdout
+    assert "Traceback" not in done.stdout
+    _deploy(host)
+
+
 def test_an_old_lane_that_was_revived_is_taken_out_again(host: LabHost) -> None:
     host.ssh(
         "cp -a /var/lib/gb10/retired/etc/systemd/system/vllm-lane-b.service /etc/systemd/system/", sudo=True
