@@ -236,9 +236,11 @@ def assignments(paths: Iterable[Path], top: Path) -> dict[str, str]:
     return places
 
 
-def _is_connection_key(key: str, connection_keys: frozenset[str]) -> bool:
-    # pyinfra's own: connector data (ssh_user, ...) and global arguments (_sudo, ...).
-    return key.startswith("_") or key in connection_keys
+def own_data(data: Mapping[str, object], connection_keys: frozenset[str]) -> dict[str, object]:
+    """``data`` without pyinfra's own keys: of its connector (ssh_user, ...) and its arguments (_sudo, ...)."""
+    return {
+        key: value for key, value in data.items() if not key.startswith("_") and key not in connection_keys
+    }
 
 
 def _lists_as_tuples(value: object) -> object:
@@ -260,7 +262,7 @@ def read_box_data(
     ``places`` says where a key is set (see `assignments`), ``connection_keys`` are those that belong
     to pyinfra. Raises `BadInput` with every fault found.
     """
-    own = {key: value for key, value in data.items() if not _is_connection_key(key, connection_keys)}
+    own = own_data(data, connection_keys)
     clashes = [
         Fault(f"{_place(key, host, places)} {key}", what, "change one of the two")
         for key, what in _clashes(own)

@@ -26,6 +26,7 @@ from gb10.adopt_docker import container_from_inspect
 from gb10.adopt_paths import Places
 from gb10.adopt_report import Note, report_json, report_view
 from gb10.adopt_unit import Launch, read_directives
+from gb10.boxdata import own_data
 from gb10.catalogue import load_catalogue
 from gb10.commands import options
 from gb10.desired import TOP
@@ -131,11 +132,7 @@ def base_of(host: Host | None) -> Base:
     data = {}
     if host is not None:
         merged = host.data.dict()  # type: ignore[no-untyped-call]
-        data = {
-            key: value
-            for key, value in merged.items()
-            if not key.startswith("_") and key not in CONNECTION_KEYS
-        }
+        data = own_data(merged, CONNECTION_KEYS)
     catalogue = lock = None
     try:
         catalogue = load_catalogue(TOP / str(data.get("catalogue", "models.yaml")), load_preset_options())
