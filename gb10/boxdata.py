@@ -237,7 +237,7 @@ def assignments(paths: Iterable[Path], top: Path) -> dict[str, str]:
 
 
 def own_data(data: Mapping[str, object], connection_keys: frozenset[str]) -> dict[str, object]:
-    """``data`` without pyinfra's own keys: of its connector (ssh_user, ...) and its arguments (_sudo, ...)."""
+    """``data`` without pyinfra's own keys: of its connector (ssh_user, ...) and arguments (_sudo, ...)."""
     return {
         key: value for key, value in data.items() if not key.startswith("_") and key not in connection_keys
     }
