@@ -8,12 +8,16 @@ from pyinfra.context import host
 from gb10.build_progress import BuildProgress
 from gb10.desired import Desired
 from gb10.facts.docker import ImagePresent
+from gb10.facts.shared import look
 from gb10.operations import Commands, detached, placed
+from gb10.stages import corrections, stage
 
 
+@stage("image")
 def build(box: Desired) -> None:
     """Nothing where the tag is there already."""
     placed.file(name="image: Dockerfile", placed=box.dockerfile_file)
+    corrections.tag(name="image: the tag is the deploy's", box=box)
     built(name=f"image: {box.image}", box=box)
 
 
@@ -32,5 +36,5 @@ def build_job(box: Desired) -> detached.Job:
 @operation()
 def built(box: Desired) -> Commands:
     """Docker has the image. The tag is the last thing that a build makes: a present one is whole."""
-    if not host.get_fact(ImagePresent, image=box.image):
+    if not look(host, ImagePresent, image=box.image):
         yield from detached.commands(build_job(box), BuildProgress())
