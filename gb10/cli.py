@@ -11,6 +11,7 @@ from pyinfra.api.exceptions import PyinfraError
 from gb10.commands.adopt import adopt_command
 from gb10.commands.chat import chat
 from gb10.commands.check import check
+from gb10.commands.drift import drift_command
 from gb10.commands.models import models
 from gb10.commands.pin import pin
 from gb10.commands.plan import plan
@@ -32,6 +33,7 @@ cli.add_command(pin)
 cli.add_command(models)
 cli.add_command(adopt_command)
 cli.add_command(chat)
+cli.add_command(drift_command)
 
 
 def main() -> None:

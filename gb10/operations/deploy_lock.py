@@ -67,7 +67,7 @@ def held(box: Desired) -> Commands:
 
 def paths(box: Desired) -> list[str]:
     """What the stages put into place on the box."""
-    return [*(placed.path for placed in box.files()), box.data.lane_config_dir, box.key_path]
+    return [*(placed.path for placed in box.files()), box.data.lane_config_dir, box.key_path, box.record_path]
 
 
 def _fail(state: State, host: Host, reason: str) -> bool:  # noqa: ARG001  (pyinfra passes both)
