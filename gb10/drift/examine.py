@@ -27,6 +27,7 @@ from gb10.drift.mask import known_secrets, masked
 from gb10.drift.plan import Planned, planned
 from gb10.drift.report import Deployed, HostReport, Item
 from gb10.facts.drift import DriftState, question_of
+from gb10.facts.models import ModelFiles
 from gb10.facts.probe import ProbeFact
 from gb10.facts.shared import look
 from gb10.faults import BadInput
@@ -146,7 +147,9 @@ def _examined(inventory: Path, name: str, wires: list[Wire], deep: bool, diff: b
             seen["facts"].update({key: value for key, value in models.items() if key.startswith("models: ")})
         if seen["lock"] is not None:
             return _unknown(name, f"{name}: {under_way(seen['lock'])}: look again when it has ended")
-        items, ignored = judge(case_of(box, seen, plan, now, datetime.now(UTC).date().isoformat()))
+        program = box.program_files["gb10_fetch.py"].content
+        files = look(host, ModelFiles, program=program, manifest=box.fetch_manifest)["files"]
+        items, ignored = judge(case_of(box, seen, plan, files, now, datetime.now(UTC).date().isoformat()))
         if diff:
             items = _with_diffs(host, box, plan, items)
         record = seen["record"]
@@ -179,10 +182,9 @@ def _with_diffs(host: Host, box: Desired, plan: Sequence[Planned], items: Sequen
     uploads: dict[str, tuple[str, str]] = {}
     known_paths = [*(placed.path for placed in box.files()), "/etc/docker/daemon.json"]
     for one in plan:
-        path = next((path for path in known_paths if path in one.words), None)
+        path = one.target(known_paths)
         if path and one.uploads:
-            name = one.name if one.name.startswith(f"{one.stage}:") else f"{one.stage}: {one.name}"
-            uploads[name] = (path, one.uploads[-1])
+            uploads[one.id] = (path, one.uploads[-1])
     if not uploads:
         return list(items)
     secrets = [box.key_path, *([box.data.models_token_file] if box.data.models_token_file else [])]

@@ -23,7 +23,7 @@ BY_HAND = "by hand"
 class Case:
     """What is compared: the description, the box's answer (of `DriftState`), and the record of the last
     deploy (None where there is none that can be read). ``now`` is this machine's time in seconds since the
-    epoch."""
+    epoch, ``model_states`` what the downloader says of each file (see `ModelFiles`)."""
 
     box: Desired
     seen: Mapping[str, Any]
@@ -31,6 +31,7 @@ class Case:
     now: float
     today: str
     record: Mapping[str, Any] | None = None
+    model_states: Mapping[str, str] = field(default_factory=dict)
     wants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def was(self, key: str) -> Any:
@@ -60,11 +61,17 @@ class Case:
 
 
 def case_of(
-    box: Desired, seen: Mapping[str, Any], planned: Sequence[Planned], now: float, today: str
+    box: Desired,
+    seen: Mapping[str, Any],
+    planned: Sequence[Planned],
+    files: Sequence[Mapping[str, Any]],
+    now: float,
+    today: str,
 ) -> Case:
-    """A `Case` with the record that is in the answer."""
+    """A `Case` with the record that is in the answer; ``files`` are those of `ModelFiles`."""
     record = seen["record"] if readable(seen["record"]) else None
-    return Case(box, seen, planned, now, today, record, wants(box))
+    states = {file["path"]: file["state"] for file in files}
+    return Case(box, seen, planned, now, today, record, states, wants(box))
 
 
 def judge(case: Case) -> tuple[list[Item], list[Ignored]]:
@@ -136,10 +143,11 @@ def _plan(case: Case) -> Iterator[Item]:
             if case.record is None:
                 yield _item("record: this deploy", "recorded on the box", "no record", Class.NEW)
             continue
+        if one.name == "models: files" and any(state != "ok" for state in case.model_states.values()):
+            continue  # each file says so itself
         commands = [shortened(command) for command in one.commands]
-        name = one.name if one.name.startswith(f"{one.stage}:") else f"{one.stage}: {one.name}"
-        path = next((path for path in files if path in one.words), None)
-        if path is not None and one.name.partition(": ")[2] != "nothing was altered":
+        name, path = one.id, one.target(files)
+        if path is not None:
             should, is_ = state_of(files[path]), case.seen["files"].get(path, "")
             before = "" if case.record is None else case.record["files"].get(path, "")
             made = case.made(before != is_, case.moved(one.stage, path))
@@ -198,7 +206,8 @@ def _container(case: Case) -> Iterator[Item]:
         return
     moved = case.moved("router") or case.moved("image")
     for what, (should, is_) in differences(case.box, running, facts["image: id"]).items():
-        made = case.made(case.changed(key, what), moved)
+        by_hand = case.changed(key, what) or (what == "image" and case.changed("image: id"))
+        made = case.made(by_hand, moved)
         if what == "environment":
             for name in sorted(should.keys() | (is_ or {}).keys()):
                 if should.get(name) != (is_ or {}).get(name):
@@ -208,7 +217,7 @@ def _container(case: Case) -> Iterator[Item]:
     environment, name_of = facts["router: process environment"], "router: process environment"
     wanted = running["environment"]
     for name in case.box.environment:
-        if environment and environment.get(name) != wanted.get(name):
+        if environment and (environment.get(name) or None) != wanted.get(name):
             made = case.made(case.changed(name_of, name), moved)
             yield _item(f"{name_of} {name}", *_values(wanted.get(name), environment.get(name)), made)
 
@@ -225,7 +234,7 @@ def _router(case: Case) -> Iterator[Item]:
     if case.seen["facts"]["router: container"] is None:
         return
     if case.seen["models_error"]:
-        made = case.made(case.changed("router: container"), False)
+        made = case.made(case.changed("router: container") or case.changed("router: API key"), False)
         yield _item("router: models", "listed by the router", case.seen["models_error"], made)
         return
     moved = case.moved("router", case.box.presets_path)
@@ -246,14 +255,24 @@ def _strangers(case: Case) -> Iterator[Item]:
 
 
 def _model_files(case: Case) -> Iterator[Item]:
-    """Files whose content is another one than the lock says. What is not verified is the plan's matter."""
+    """Each file that is not, or is not known to be, what the lock says."""
     for file in case.box.fetch_manifest["files"]:
-        path, should = file["path"], file["sha256"]
-        is_ = case.seen["facts"].get(f"models: {path}", "missing")
-        if is_ not in (should, "unverified", "missing"):
-            made = case.made(case.changed(f"models: {path}"), case.moved("models"))
-            do = f"{BY_HAND}: sudo touch {path} on the box (it is read again then), and deploy"
-            yield _item(f"models: {path}", should[:12], is_[:12], made, do)
+        path, should = file["path"], f"{file['size']} bytes, sha256 {file['sha256'][:12]}"
+        key = f"models: {path}"
+        digest, state = case.seen["facts"].get(key, "missing"), case.model_states.get(path, "ok")
+        made = case.made(case.changed(key), case.moved("models"))
+        if digest not in (file["sha256"], "unverified", "missing"):
+            do = f"{BY_HAND}: `gb10 models rm` its model, and deploy: nothing overwrites a model file"
+            yield _item(key, should, f"sha256 {digest[:12]}", made, do)
+        elif state == "wrong":
+            do = f"{BY_HAND}: `gb10 models rm` its model, and deploy: nothing overwrites a model file"
+            yield _item(key, should, "another file", made, do)
+        elif state == "unverified":
+            yield _item(
+                key, should, "changed since it was read", made, "a deploy (stage models) reads it again"
+            )
+        elif state != "ok":
+            yield _item(key, should, state, made)
 
 
 def _box(case: Case) -> Iterator[Item]:
@@ -324,4 +343,10 @@ def _readings(case: Case) -> Iterator[Item]:
         yield _item("box: reboot", "not wanted", f"wanted by {why}", Class.NEW, f"{BY_HAND}: reboot it")
     for package, (installed, candidate) in readings["would_move"].items():
         do = f"{BY_HAND}: look at `apt-cache policy {package}`: another pin, or a source that goes before it"
-        yield _item(f"toolkit: apt would move {package}", installed, f"next: {candidate}", Class.NEW, do)
+        pinned = [placed.path for placed in case.box.toolkit_files]
+        by_hand = any(
+            case.record is not None and case.record["files"].get(path) != case.seen["files"].get(path)
+            for path in pinned
+        )
+        made = case.made(by_hand, False)
+        yield _item(f"toolkit: apt would move {package}", installed, f"next: {candidate}", made, do)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,6 +18,7 @@ from pyinfra.api.state import State, StateStage
 from gb10.desired import TOP, Desired
 from gb10.facts.answer import LaneAnswer
 from gb10.facts.shared import look
+from gb10.operations import placed
 from gb10.stages import VARIABLE
 
 DEPLOY = TOP / "deploy.py"
@@ -44,10 +45,20 @@ class Planned:
         ]
 
     @property
-    def words(self) -> set[str]:
-        """Every word of its command lines."""
-        lines = [str(command) for command in self.commands if not isinstance(command, FileUploadCommand)]
-        return {word for line in lines for word in _split(line)}
+    def id(self) -> str:
+        """Its name, which begins with its stage."""
+        return self.name if self.name.startswith(f"{self.stage}:") else f"{self.stage}: {self.name}"
+
+    def target(self, paths: Collection[str]) -> str | None:
+        """Which of ``paths`` it puts into place, or gives another owner or mode; None for other
+        operations."""
+        for command in self.commands:
+            words = _split(str(command))
+            sets = words[:1] in (["chown"], ["chmod"], ["mkdir"]) or any(_is_upload(word) for word in words)
+            found = [word for word in words if word in paths]
+            if sets and found:
+                return found[-1]
+        return None
 
 
 def planned(state: State, host: Host, deploy: Path = DEPLOY) -> tuple[Desired, list[Planned]]:
@@ -102,10 +113,14 @@ def shortened(command: PyinfraCommand) -> str:
     if isinstance(command, FunctionCommand):
         return command.function.__name__.strip("_")
     # The name of an upload is another one each time.
-    words = [word for word in _split(str(command)) if not word.startswith("/tmp/gb10-upload-")]  # noqa: S108
+    words = [word for word in _split(str(command)) if not _is_upload(word)]
     if words[:2] == ["sh", "-c"] and len(words) > 3:
         return "script: " + " ".join(words[4:])
     return " ".join(words)
+
+
+def _is_upload(word: str) -> bool:
+    return word.startswith(placed.UPLOAD)
 
 
 def _split(line: str) -> list[str]:

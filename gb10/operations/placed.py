@@ -19,6 +19,7 @@ from gb10.facts.files import PathReport
 from gb10.facts.shared import look
 from gb10.operations import Commands
 
+UPLOAD = "/tmp/gb10-upload-"  # noqa: S108  (and a name of its own for each)
 # $1 upload, $2 target, $3 owner, $4 mode. Two deploys at once share the temporary name: the folder is locked.
 _INTO_PLACE = (
     'set -e; new="$2.gb10-new"; mkdir -p "$(dirname "$2")"; exec 9< "$(dirname "$2")"; flock 9; '
@@ -33,7 +34,7 @@ def file_commands(placed: PlacedFile) -> Commands:
     content = placed.content.encode()
     if state is None or state.sha256 != hashlib.sha256(content).hexdigest():
         # A name of its own: two runs at once must not write into each other's upload.
-        upload = f"/tmp/gb10-upload-{uuid4().hex}"  # noqa: S108
+        upload = f"{UPLOAD}{uuid4().hex}"
         # Uploaded as the login user, whatever becomes of it later is root's.
         yield FileUploadCommand(BytesIO(content), upload, _sudo=False)
         yield StringCommand(
