@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import deploying, drifting, lane, paths
-from tests.lab.drift_changes import BATCHES, Change
+from tests.lab.drift_changes import ALTERED, BATCHES, SETTLED, Change
 from tests.lab.host import LabHost
 
 
@@ -95,7 +95,13 @@ def test_a_source_file_edited(host: LabHost, elsewhere: Path) -> None:
     # One of them was edited on the box as well.
     host.ssh("echo '# mine' >> /usr/local/lib/gb10/gb10_gate.py", sudo=True)
     changes = [
-        Change(name, "", item, made="both" if name == "files/gb10_gate.py" else "repository")
+        Change(
+            name,
+            "",
+            item,
+            made="both" if name == "files/gb10_gate.py" else "repository",
+            also=(SETTLED, ALTERED, "router: model small-c"),
+        )
         for name, (_, _, item) in REPOSITORY.items()
     ]
     _found(host, changes, top=elsewhere)
