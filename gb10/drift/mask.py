@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 
 MASK = "•••"
-_NAME = r"(?:api[_-]?key|access[_-]?key|token|secret|passw(?:or)?d|passphrase|credential|private[_-]?key)"
+_NAME = (
+    r"(?:api[_-]?key|access[_-]?key|token(?!s)|secret|passw(?:or)?d|passphrase|credential|private[_-]?key)"
+)
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 # NAME=value, "name": "value", --name value. A name that ends in file or path holds no secret.
 _NAMED = re.compile(
-    rf"(?P<name>[\w-]*{_NAME}s?(?![a-z])(?!\w*[_-](?:file|path|dir|url))[\w-]*[\"']?)"
-    r"(?P<sign>\s*[=:]\s*|\s+)(?P<quote>[\"']?)(?P<value>[^\s\"',;}\]]{4,})",
+    rf"(?P<name>(?P<option>--)?[\w-]*{_NAME}(?!\w*[_-](?:file|path|dir|url))[\w-]*[\"']?)"
+    r"(?P<sign>\s*[=:]\s*|(?(option)\s+|(?!)))(?P<quote>[\"']?)(?P<value>[^\s\"',;}\]]{4,})",
     re.IGNORECASE,
 )
 _LOOKS = re.compile(
