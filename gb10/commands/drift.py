@@ -83,7 +83,7 @@ def drift_command(
 
     report = looked()
     if fix:
-        report = _fixed(report, inventory, yes, looked)
+        report = _fixed(report, inventory, yes, as_json, looked)
     _say(report, as_json, quiet, watch_mode, explain)
     sys.stdout.flush()
     raise SystemExit(report.exit)
@@ -168,23 +168,27 @@ def _is_news(report: Report, said: Sequence[str]) -> bool:
     return bool(before != list(said))
 
 
-def _fixed(report: Report, inventory: Path, yes: bool, looked: Callable[[], Report]) -> Report:
-    """Deploy what drifted, after showing it; the report of a second look. Unknown boxes are left alone."""
-    show.print_table(report)
+def _fixed(report: Report, inventory: Path, yes: bool, as_json: bool, looked: Callable[[], Report]) -> Report:
+    """Deploy what drifted, after showing it; the report of a second look. Unknown boxes are left alone.
+
+    With ``as_json`` standard output is for the report alone."""
+    show.print_table(report, err=as_json)
     drifted = [host for host in report.hosts if any(item.fix == "deploy" for item in host.items)]
     if not drifted:
         return report
     chosen = {host.host: stages_of(host) for host in drifted}
     for name, stages in chosen.items():
-        click.echo(f"{name}: deploy of {', '.join(stages) or 'nothing but the record'}")
+        click.echo(f"{name}: deploy of {', '.join(stages) or 'nothing but the record'}", err=as_json)
     if not yes:
-        click.confirm("Deploy?", abort=True)
+        click.confirm("Deploy?", abort=True, err=as_json)
+    sys.stdout.flush()
     for name, stages in chosen.items():
         command = [str(Path(sys.executable).with_name("pyinfra")), str(inventory.absolute()), "deploy.py"]
         done = subprocess.run(
             [*command, "--limit", name, "-y"],
             cwd=TOP,
             env={**os.environ, VARIABLE: ",".join(stages) or "verify"},
+            stdout=sys.stderr if as_json else None,
             check=False,
         )
         if done.returncode:

@@ -93,8 +93,8 @@ def explained(host: HostReport, item: Item) -> str:
     return "\n".join(rows)
 
 
-def print_table(report: Report) -> None:
-    """`table` on standard output, in colors where that is a terminal."""
-    console = Console()
+def print_table(report: Report, err: bool = False) -> None:
+    """`table` on standard output (or error), in colors where that is a terminal."""
     # A pipe has no width: lines must not be folded there.
-    Console(width=None if console.is_terminal else 400, highlight=False).print(table(report))
+    width = None if Console(stderr=err).is_terminal else 400
+    Console(width=width, highlight=False, stderr=err).print(table(report))

@@ -123,15 +123,6 @@ def test_a_look_that_fails(host: LabHost) -> None:
     assert drifting.run(host.name).returncode == 0
 
 
-def test_docker_that_does_not_answer(host: LabHost) -> None:
-    host.ssh("systemctl stop docker.socket docker", sudo=True)
-    try:
-        _unknown(drifting.run(host.name, "--json"), "Docker does not answer")
-    finally:
-        host.ssh(f"systemctl start docker {lane.CONTAINER}", sudo=True)
-        lane.wait_answering(host)
-
-
 def test_a_connection_that_is_cut_in_the_middle(host: LabHost) -> None:
     with look_that(host, "pkill -KILL -u lab sshd-session; sleep 5"):
         _unknown(drifting.run(host.name, "--json"), "connection")
