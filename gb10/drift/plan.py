@@ -73,18 +73,23 @@ def planned(state: State, host: Host, deploy: Path = DEPLOY) -> tuple[Desired, l
     with _all_stages():
         exec(compile(deploy.read_text(), str(deploy), "exec"), namespace)  # noqa: S102  (our own deploy.py)
         box: Desired = namespace["box"]
-        found = [
-            Planned(_name(state, operation), tuple(data.command_generator()))
-            for operation in host.op_hash_order
-            if (data := state.ops[host].get(operation)) is not None
-            # What only runs after another operation has changed something is counted by that one.
-            and not data.global_arguments.get("_if")
-            and data.operation_meta.will_change
-        ]
+        found = changes(state, host)
     if _is_idle(host, box):
         # No model is loaded since nobody has asked for one: nothing differs from the description.
         found = [one for one in found if one.stage != "verify"]
     return box, found
+
+
+def changes(state: State, host: Host) -> list[Planned]:
+    """The operations that were prepared for ``host`` and would change something, in their order."""
+    return [
+        Planned(_name(state, operation), tuple(data.command_generator()))
+        for operation in host.op_hash_order
+        if (data := state.ops[host].get(operation)) is not None
+        # What only runs after another operation has changed something is counted by that one.
+        and not data.global_arguments.get("_if")
+        and data.operation_meta.will_change
+    ]
 
 
 def _is_idle(host: Host, box: Desired) -> bool:
