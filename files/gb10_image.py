@@ -63,8 +63,8 @@ def _good(done: subprocess.CompletedProcess[str], what: str) -> str:
 def proof_of(spec: dict[str, Any], image: str) -> dict[str, Any]:
     """Every proof of ``image``. Raises `ImageError` with the first one that does not hold.
 
-    {"id", "size" (bytes), "build" (its build.json), "version", "options" (--help, as text), "devices" (those
-    that it lists here), "device", "system_info", "faults" ([])}
+    {"id", "size" (bytes), "user", "bases", "build" (its build.json), "version", "options" (--help, as text),
+    "device", "devices" (those that it lists here), "system_info"}
     """
     shown = json.loads(_good(docker("image", "inspect", image), f"{image} is not in Docker"))[0]
     try:
@@ -79,12 +79,21 @@ def proof_of(spec: dict[str, Any], image: str) -> dict[str, Any]:
         "id": shown["Id"],
         "size": shown["Size"],
         "user": shown["Config"].get("User", ""),
+        "bases": {name: _base(reference) for name, reference in build["bases"].items()},
         "build": build,
         "version": _kept(image, "version.txt"),
         "options": _kept(image, "help.txt"),
         "device": spec["lane"]["device"],
         **accelerator_proof(spec, image),
     }
+
+
+def _base(reference: str) -> str:
+    """A base as it was: its reference with a digest, or the id of one that only lies in this Docker."""
+    if "@sha256:" in reference:
+        return reference
+    done = docker("image", "inspect", "--format", "{{.Id}}", reference)
+    return f"{reference} (local, {done.stdout.strip()})" if done.returncode == 0 else f"{reference} (unknown)"
 
 
 def _kept(image: str, name: str) -> str:
@@ -215,10 +224,11 @@ def images(spec: dict[str, Any]) -> list[dict[str, Any]]:
     if not names:
         return []
     # One may go between the two commands: what is found is printed all the same.
-    shown = json.loads(docker("image", "inspect", *names).stdout or "[]")
+    # An image with two names is shown twice.
+    shown = {entry["Id"]: entry for entry in json.loads(docker("image", "inspect", *names).stdout or "[]")}
     used = _used_images()
     found = []
-    for entry in shown:
+    for entry in shown.values():
         for name in sorted(set(entry["RepoTags"]) & set(names)):
             found.append(
                 {
