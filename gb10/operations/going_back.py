@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import gevent
 from paramiko import SSHException
@@ -23,12 +24,17 @@ def commands(box: Desired, what: str, step: Callable[[Host], bool]) -> Iterator[
     yield FunctionCommand(_guarded, (box, what, step), {})
 
 
-def shell_step(command: StringCommand, seconds: int) -> Callable[[Host], bool]:
+@dataclass(frozen=True)
+class ShellStep:
     """A step that is one command as root: True when it ended well, else its errors are shown."""
 
-    def step(host: Host) -> bool:
+    command: StringCommand
+    seconds: int
+
+    def __call__(self, host: Host) -> bool:
+        """Run it."""
         try:
-            ok, output = host.run_shell_command(command, _sudo=True, _timeout=seconds)
+            ok, output = host.run_shell_command(self.command, _sudo=True, _timeout=self.seconds)
         except (SSHException, OSError, EOFError, gevent.Timeout) as error:
             host.log_styled(f"connection lost ({error})", fg="red", log_func=logger.error)
             return False
@@ -36,8 +42,6 @@ def shell_step(command: StringCommand, seconds: int) -> Callable[[Host], bool]:
             for line in output.stderr_lines or output.stdout_lines:
                 host.log_styled(line, fg="red", log_func=logger.error)
         return bool(ok)
-
-    return step
 
 
 def _guarded(state: State, host: Host, box: Desired, what: str, step: Callable[[Host], bool]) -> bool:  # noqa: ARG001

@@ -65,9 +65,9 @@ def settled(box: Desired) -> Commands:
     elif state["presets_read"] != box.presets_digest:
         program = box.program_files["gb10_router.py"].path
         reload = StringCommand("python3", QuoteString(program), QuoteString(box.lane_path), "reload")
-        yield from going_back.commands(box, "the reload", going_back.shell_step(reload, CHANGE_SECONDS))
+        yield from going_back.commands(box, "the reload", going_back.ShellStep(reload, CHANGE_SECONDS))
 
 
 def _with_reason(verb: str, box: Desired) -> Commands:
     command = StringCommand("sh", "-c", QuoteString(_WITH_REASON), "-", verb, box.unit)
-    yield from going_back.commands(box, f"the {verb}", going_back.shell_step(command, CHANGE_SECONDS))
+    yield from going_back.commands(box, f"the {verb}", going_back.ShellStep(command, CHANGE_SECONDS))
