@@ -127,7 +127,7 @@ def test_a_tag_that_was_moved_by_hand_is_not_believed(host: LabHost) -> None:
         ({"image_accelerator_flags": ONE_FLAG | {"CMAKE_CXX_FLAGS": "-include /missing.h"}}, "missing.h"),
         (
             {"image_build_proofs": [{"name": "FP4 code", "command": "echo sm_121", "expect": "sm_121a"}]},
-            'proof "FP4 code": sm_121a is not in what it says: sm_121',
+            "proof FP4 code: sm_121a is not in what it says: sm_121",
         ),
         (
             {"image_system_info": ["BLACKWELL_NATIVE_FP4 = 1"]},
