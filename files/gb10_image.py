@@ -4,7 +4,8 @@
 Usage:
   gb10_image.py IMAGE.json build             build; the image gets its tag only when every proof holds
   gb10_image.py IMAGE.json prove             the same proofs again, of the image that is there
-  gb10_image.py IMAGE.json list              all images of that name, as one JSON object
+  gb10_image.py IMAGE.json list [whole]      all images of that name, as one JSON object; whole: with the
+                                             help text of each
   gb10_image.py IMAGE.json prune TAG...      remove these images; one that a container uses is never removed
 
 A build whose proofs do not hold is kept as NAME:failed, for somebody to look at. The proofs that need the
@@ -212,7 +213,7 @@ def write_json(path: Path, content: object) -> None:
 # -- keeping -----------------------------------------------------------------------------------------------
 
 
-def images(spec: dict[str, Any]) -> list[dict[str, Any]]:
+def images(spec: dict[str, Any], *, whole: bool) -> list[dict[str, Any]]:
     """All images of the name, newest first: {"image", "id", "size" (bytes), "created", "used_by", "proof"}.
 
     ``used_by`` are the containers, running or not, that were made from it; ``proof`` its proof.json or null.
@@ -237,7 +238,7 @@ def images(spec: dict[str, Any]) -> list[dict[str, Any]]:
                     "size": entry["Size"],
                     "created": entry["Created"],
                     "used_by": used.get(entry["Id"], []),
-                    "proof": _proof_file(spec, name),
+                    "proof": _proof_file(spec, name, whole),
                 }
             )
     return sorted(found, key=lambda entry: str(entry["created"]), reverse=True)
@@ -255,13 +256,14 @@ def _used_images() -> dict[str, list[str]]:
     return used
 
 
-def _proof_file(spec: dict[str, Any], image: str) -> Any:
+def _proof_file(spec: dict[str, Any], image: str, whole: bool) -> Any:
     tag = image.rpartition(":")[2]
     path = Path(spec["folder"]).parent / tag / "proof.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        proof = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         return None
+    return proof if whole else {key: value for key, value in proof.items() if key != "options"}
 
 
 def prune(spec: dict[str, Any], tags: list[str]) -> None:
@@ -282,7 +284,7 @@ def main(arguments: list[str]) -> int:
     try:
         spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
         if arguments[1] == "list":
-            print(json.dumps({"images": images(spec)}))
+            print(json.dumps({"images": images(spec, whole=arguments[2:] == ["whole"])}))
         elif arguments[1] == "prune":
             prune(spec, arguments[2:])
         else:

@@ -61,7 +61,7 @@ def image(
         return
     with connected(inventory, host_name) as host:
         box = desired(host)
-        images, known = _looked(host, box)
+        images, known = _looked(host, box, whole=not as_json)
     wanted = _full_name(box, tag)
     entry = next((entry for entry in images if entry["image"] == wanted), None)
     proof = entry and entry["proof"]
@@ -77,9 +77,11 @@ def image(
     sys.exit(0 if proof else 1)
 
 
-def _looked(host: Host, box: Desired) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _looked(host: Host, box: Desired, *, whole: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     programs = box.program_files
-    images = host.get_fact(Images, program=programs["gb10_image.py"].path, description=box.image_file.path)
+    images = host.get_fact(
+        Images, program=programs["gb10_image.py"].path, description=box.image_file.path, whole=whole
+    )
     known = host.get_fact(Generations, program=programs["gb10_generations.py"].path, lane=box.lane_path)
     return images, known
 

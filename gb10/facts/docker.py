@@ -40,22 +40,24 @@ class ImageState(FactBase[str]):
 
 
 class Images(FactBase[list[dict[str, Any]]]):
-    """All images of the lane's name, newest first, as ``gb10_image.py list`` says; [] before it is there."""
+    """All images of the lane's name, newest first, as ``gb10_image.py list`` says; [] before it is there.
+
+    ``whole``: with the servers' help texts in their proofs, some 40 kB each.
+    """
 
     @staticmethod
     def default() -> list[dict[str, Any]]:
         return []
 
-    def command(self, program: str, description: str) -> str:
-        run = shlex.join(["python3", program, description, "list"])
+    def command(self, program: str, description: str, whole: bool = False) -> str:
+        run = shlex.join(["python3", program, description, "list", *(["whole"] if whole else [])])
         return f"if [ -e {shlex.quote(program)} -a -e {shlex.quote(description)} ]; then {run} || true; fi"
 
     def process(self, output: list[str]) -> list[dict[str, Any]]:
         try:
-            found: list[dict[str, Any]] = json.loads("\n".join(output))["images"]
+            return list(json.loads("\n".join(output))["images"])
         except (ValueError, KeyError, TypeError):
             return []
-        return found
 
 
 class Generations(FactBase[dict[str, Any]]):
@@ -74,7 +76,7 @@ class Generations(FactBase[dict[str, Any]]):
 
     def process(self, output: list[str]) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads("\n".join(output))
-        except ValueError:
+            found = json.loads("\n".join(output))
+            return self.default() | dict(found)
+        except (ValueError, TypeError):
             return self.default()
-        return self.default() | found
