@@ -75,3 +75,7 @@ bench-deploy: setup lab-needs ## seconds that a deploy with nothing to do takes 
 .PHONY: bench-drift
 bench-drift: setup lab-needs ## seconds and remote commands of gb10 drift, clean 50 times of 50 (after make demo)
 	$(BIN)/python -m tests.bench.drift
+
+.PHONY: bench-image
+bench-image: setup lab-needs ## seconds of a build, a rebuild, and a change of one flag
+	$(BIN)/python -m tests.bench.image

@@ -25,11 +25,16 @@ def files_by_stage(box: Desired) -> dict[str, tuple[PlacedFile, ...]]:
     programs = box.program_files
     return {
         "toolkit": tuple(box.toolkit_files),
-        "image": (box.dockerfile_file,),
+        "image": (
+            programs["gb10_gate.py"],
+            programs["gb10_image.py"],
+            box.dockerfile_file,
+            box.image_file,
+        ),
         "models": (programs["gb10_fetch.py"], box.fetch_manifest_file),
         "router": (
-            programs["gb10_gate.py"],
             programs["gb10_router.py"],
+            programs["gb10_generations.py"],
             box.presets_file,
             box.lane_file,
             box.unit_file,

@@ -158,7 +158,8 @@ def _plan(case: Case) -> Iterator[Item]:
 
 
 def _made_in_stage(case: Case, one: Planned) -> Class:
-    stage = "router" if one.stage == "verify" else one.stage
+    # What comes after the router is about the lane that it serves.
+    stage = "router" if one.stage in ("verify", "history") else one.stage
     facts = {key for key in case.seen["facts"] if key.startswith(f"{stage}:")}
     facts |= {key for key in (case.record or {"facts": {}})["facts"] if key.startswith(f"{stage}:")}
     files = case.wants.get(stage, {}).keys() - {""}

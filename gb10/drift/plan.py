@@ -116,7 +116,9 @@ def shortened(command: PyinfraCommand) -> str:
     if isinstance(command, FileUploadCommand):
         return "upload"
     if isinstance(command, FunctionCommand):
-        return command.function.__name__.strip("_")
+        # What it is about is among its arguments, or its name says it.
+        said = [argument for argument in command.args if isinstance(argument, str)]
+        return " ".join(said) or command.function.__name__.strip("_")
     # The name of an upload is another one each time.
     words = [word for word in _split(str(command)) if not _is_upload(word)]
     if words[:2] == ["sh", "-c"] and len(words) > 3:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+from pyinfra.api.host import Host
+
 from gb10.desired import KEYRING, Desired
+from gb10.facts.files import PathReport, PathState
 from gb10.facts.probe import ProbeFact
+from gb10.facts.shared import known, look
 
 
 class DriftState(ProbeFact):
@@ -45,3 +50,21 @@ def question_of(box: Desired, deep: bool = False) -> dict[str, Any]:
         "record": box.record_path,
         **({"deep": True} if deep else {}),
     }
+
+
+def foresee(host: Host, box: Desired) -> None:
+    """One look instead of one for each file: `PathReport` has the answers for all that the deploy places."""
+    seen = look(host, DriftState, question=question_of(box))
+    states = {**seen["files"], box.key_path: seen["facts"]["router: API key"]}
+    for path, text in states.items():
+        known(host, PathReport, path_state(text), path=path)
+
+
+def path_state(text: str) -> PathState | None:
+    """A `PathState` of what the look says: ``MODE UID:GID``, then the digest of a file's content, or for a
+    secret only whether it is empty."""
+    if not text:
+        return None
+    mode, owner, *rest = text.split()
+    digest = hashlib.sha256(b"").hexdigest() if rest == ["empty"] else "".join(rest)
+    return PathState("regular file" if rest else "", mode, owner, digest)

@@ -8,27 +8,13 @@ commands. An operation reads before its own first command.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pyinfra.api.facts import FactBase
 from pyinfra.api.host import Host
 
-from gb10.facts.files import PathReport, PathState
-from gb10.facts.probe import ProbeFact
-
 Answer = TypeVar("Answer")
 _PLACE = "gb10_looks"  # in pyinfra's own place for what belongs to one connection
-
-
-class PathReports(ProbeFact):
-    """The state of many paths in one look.
-
-    Question: ``{"paths": [...]}``. Answer: ``paths``, each to null or ``{"kind", "mode", "owner",
-    "sha256"}`` as in `PathState`.
-    """
-
-    program = "path_states.py"
 
 
 def look(host: Host, fact: type[FactBase[Answer]], **question: Any) -> Answer:
@@ -43,16 +29,11 @@ def look(host: Host, fact: type[FactBase[Answer]], **question: Any) -> Answer:
     return answer
 
 
-def foresee(host: Host, paths: Iterable[str]) -> None:
-    """Look at all ``paths`` at once: `look` has the answer of each `PathReport` then."""
+def known(host: Host, fact: type[FactBase[Answer]], answer: Answer, **question: Any) -> None:
+    """`look` has ``answer`` to this question now: a wider look has brought it along."""
     looks = _looks(host)
-    if looks is None:
-        return
-    asked = [path for path in dict.fromkeys(paths) if _key(PathReport, {"path": path}) not in looks]
-    if not asked:
-        return
-    for path, state in host.get_fact(PathReports, question={"paths": asked}).get("paths", {}).items():
-        looks[_key(PathReport, {"path": path})] = None if state is None else PathState(**state)
+    if looks is not None:
+        looks.setdefault(_key(fact, question), answer)
 
 
 def _key(fact: type, question: dict[str, Any]) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from pyinfra.api.state import State
 from pyinfra.context import host, state
 
 from gb10.desired import TOP, Desired
-from gb10.facts.shared import foresee
+from gb10.facts.drift import foresee
 from gb10.operations import Commands
 
 # Far below the 90 s of silence after which the box lets go.
@@ -62,12 +62,7 @@ def held(box: Desired) -> Commands:
     except PyinfraError as error:
         yield FunctionCommand(_fail, (str(error),), {})
         return
-    foresee(host, paths(box))
-
-
-def paths(box: Desired) -> list[str]:
-    """What the stages put into place on the box."""
-    return [*(placed.path for placed in box.files()), box.data.lane_config_dir, box.key_path, box.record_path]
+    foresee(host, box)
 
 
 def _fail(state: State, host: Host, reason: str) -> bool:  # noqa: ARG001  (pyinfra passes both)

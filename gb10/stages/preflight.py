@@ -7,12 +7,13 @@ from dataclasses import replace
 from pyinfra.context import host
 
 from gb10.desired import Desired
-from gb10.facts.docker import ImagePresent
+from gb10.facts.docker import ImageState
+from gb10.facts.drift import foresee
 from gb10.facts.found import found_on
 from gb10.facts.host_report import HostReport
 from gb10.facts.models import ModelFiles
 from gb10.facts.probe import BoxReport
-from gb10.facts.shared import foresee, look
+from gb10.facts.shared import look
 from gb10.faults import BadInput, Fault
 from gb10.operations import deploy_lock
 from gb10.requirements import box_faults, description_faults, host_faults, watched_ports
@@ -30,7 +31,10 @@ def check(box: Desired) -> Desired:
         box = replace(box, found=found_on(host, box).models)
         deeper = host.get_fact(BoxReport, question={"ports": watched_ports(box)})
         # A Docker that hangs would not answer this either, and the reason be never said.
-        image_is_there = bool(deeper["docker"]) and look(host, ImagePresent, image=box.image)
+        image_is_there = (
+            bool(deeper["docker"])
+            and look(host, ImageState, image=box.image, folder=box.image_folder) != "absent"
+        )
         faults += box_faults(host.name, deeper, box, image_is_there)
         program = box.program_files["gb10_fetch.py"].content
         shortage = look(host, ModelFiles, program=program, manifest=box.fetch_manifest)["shortage"]
@@ -44,5 +48,5 @@ def check(box: Desired) -> Desired:
 
 def hold(box: Desired) -> None:
     """The box is this deploy's alone until it ends, or its connection does."""
-    foresee(host, deploy_lock.paths(box))
+    foresee(host, box)
     deploy_lock.held(name="preflight: no other deploy", box=box)

@@ -12,7 +12,6 @@ import pytest
 from gb10.container import described, differences, preset_differences
 from gb10.facts.drift import question_of
 from gb10.facts.probes import drift_state as probe
-from gb10.facts.probes import path_states
 from tests.unit.boxes import box
 from tests.unit.drifted import IMAGE, models_of
 
@@ -184,18 +183,6 @@ def test_files_and_the_key(tmp_path: Path) -> None:
     key.write_text("")
     assert probe.key_state(str(key)) == f"0600 {owner} empty"
     assert len(probe.file_state(str(tmp_path)).split()) == 2
-
-
-def test_paths_as_the_single_look_has_them(tmp_path: Path) -> None:
-    file = tmp_path / "x"
-    file.write_text("x")
-    (tmp_path / "null").symlink_to("/dev/null")
-    paths = [str(file), str(tmp_path), str(tmp_path / "none"), str(tmp_path / "null")]
-    found = path_states.main({"paths": paths})["paths"]
-    assert found[paths[0]]["sha256"] == hashlib.sha256(b"x").hexdigest()
-    assert found[paths[1]]["kind"] == "directory"
-    assert found[paths[2]] is None
-    assert (found[paths[3]]["kind"], found[paths[3]]["sha256"]) == ("character special file", "")
 
 
 def test_the_question_names_all_that_the_deploy_places() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gb10.facts.files import PathReport, PathState
+from gb10.facts.drift import DriftState, foresee, path_state
+from gb10.facts.files import PathReport
 from gb10.facts.probe import LaneState
-from gb10.facts.shared import PathReports, foresee, look
+from gb10.facts.shared import look
+from gb10.record import state_of
 from tests.unit.boxes import FactHost
-
-STATE = {"kind": "regular file", "mode": "0644", "owner": "0:0", "sha256": "ab"}
+from tests.unit.boxes import box as default_box
+from tests.unit.drifted import seen
 
 
 class Planning(FactHost):
@@ -32,7 +35,7 @@ class Planning(FactHost):
 
 @pytest.fixture
 def host() -> Planning:
-    return Planning({LaneState: {"active": "active"}, PathReports: {"paths": {"/a": STATE, "/b": None}}})
+    return Planning({LaneState: {"active": "active"}})
 
 
 def test_the_same_question_is_asked_once(host: Planning) -> None:
@@ -60,17 +63,31 @@ def test_what_the_plan_saw_is_not_what_the_deploy_acts_on(host: Planning) -> Non
     assert len(host.asked) == 2
 
 
-def test_many_paths_in_one_look(host: Planning) -> None:
-    foresee(host, ["/a", "/b", "/a"])
-    foresee(host, ["/a"])
-    assert look(host, PathReport, path="/a") == PathState(**STATE)
-    assert look(host, PathReport, path="/b") is None
-    assert host.asked == [(PathReports, {"question": {"paths": ["/a", "/b"]}})]
+def test_many_paths_in_one_look() -> None:
+    box = default_box()
+    answer = seen(box, **{"router: API key": "0600 10103:10103 empty"})
+    answer["files"][box.presets_path] = ""
+    host = Planning({DriftState: answer})
+    foresee(host, box)
+    assert len(host.asked) == 1
+    unit = look(host, PathReport, path=box.unit_file.path)
+    assert unit is not None
+    assert state_of(box.unit_file) == f"{unit.mode} {unit.owner} {unit.sha256}"
+    assert look(host, PathReport, path=box.presets_path) is None
+    key = look(host, PathReport, path=box.key_path)
+    assert key is not None
+    assert key.sha256 == hashlib.sha256(b"").hexdigest()
+    assert len(host.asked) == 1
+
+
+def test_a_secret_that_is_there_is_not_empty() -> None:
+    state = path_state("0600 10103:10103")
+    assert state is not None
+    assert state.sha256 != hashlib.sha256(b"").hexdigest()
 
 
 def test_a_host_without_a_state_is_asked_each_time() -> None:
     host = FactHost({LaneState: {}})
     look(host, LaneState, question={})
     look(host, LaneState, question={})
-    foresee(host, ["/a"])
     assert len(host.asked) == 2
