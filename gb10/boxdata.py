@@ -413,5 +413,6 @@ def _nested_keys(key: str) -> list[str]:
         "lanes_out": (OldLane,),
         "accelerator_signal": (FileSignal, PeerSignal),
         "image_build_proofs": (BuildProof,),
+        "drift_ignore": (IgnoredDrift,),
     }
     return [name for model in models.get(key, ()) for name in model.model_fields]
