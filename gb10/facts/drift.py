@@ -22,7 +22,7 @@ class DriftState(ProbeFact):
     or ``models_error``; ``readings``: ``boot`` (id), ``time`` (seconds since the epoch), ``oom_kills`` and
     ``restarts`` (counters), ``disks`` (path to [bytes free, bytes in all]), ``reboot`` (packages that want
     one, null for none) and ``would_move`` (package to [installed, candidate]); ``record``, what the last
-    deploy left, or null; ``lock``, ``{"who", "since"}`` of the deploy that is under way, or null.
+    deploy left, or null, and ``record_state``, as in ``files``; ``lock``, ``{"who", "since"}`` of the deploy that is under way, or null.
     """
 
     program = "drift_state.py"
@@ -55,7 +55,11 @@ def question_of(box: Desired, deep: bool = False) -> dict[str, Any]:
 def foresee(host: Host, box: Desired) -> None:
     """One look instead of one for each file: `PathReport` has the answers for all that the deploy places."""
     seen = look(host, DriftState, question=question_of(box))
-    states = {**seen["files"], box.key_path: seen["facts"]["router: API key"]}
+    states = {
+        **seen["files"],
+        box.key_path: seen["facts"]["router: API key"],
+        box.record_path: seen["record_state"],
+    }
     for path, text in states.items():
         known(host, PathReport, path_state(text), path=path)
 

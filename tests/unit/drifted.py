@@ -87,6 +87,7 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
             "would_move": {},
         },
         "record": None,
+        "record_state": "",
         "lock": None,
     }
     return copy.deepcopy(answer)

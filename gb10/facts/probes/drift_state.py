@@ -419,6 +419,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
             "would_move": would_move(said["policy"]),
         },
         "record": record if isinstance(record, dict) else None,
+        "record_state": file_state(question["record"]),
         "lock": lock_holder(),
     }
 
