@@ -76,7 +76,9 @@ def drift_command(
       gb10 drift --explain "router: presets"
       gb10 drift --fix
     """
-    interrupt.is_a_failure("Interrupted: nothing is known, and nothing was changed.")
+    interrupt.is_a_failure(
+        interrupt.DEPLOYING if fix else "Interrupted: nothing is known, and nothing was changed."
+    )
 
     def looked() -> Report:
         return _filtered(_report(inventory, hosts, deep, diff or explain is not None, timeout), only, skip)
