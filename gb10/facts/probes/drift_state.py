@@ -231,11 +231,12 @@ def is_vllm(words: list[str]) -> bool:
 
 
 def vllm_processes(proc: str = "/proc") -> list[str]:
+    """The first words of their command lines: further on there may be a key."""
     found = []
     for path in glob.glob(f"{proc}/[0-9]*/cmdline"):
         words = (content(path) or b"").decode(errors="replace").split("\0")
         if is_vllm(words):
-            found.append(" ".join(words)[:120].strip())
+            found.append(" ".join(words[:3])[:120].strip())
     return sorted(set(found))
 
 
