@@ -11,6 +11,7 @@ from pyinfra.api.exceptions import PyinfraError
 from gb10.commands.adopt import adopt_command
 from gb10.commands.chat import chat
 from gb10.commands.check import check
+from gb10.commands.convert import convert
 from gb10.commands.models import models
 from gb10.commands.pin import pin
 from gb10.commands.plan import plan
@@ -30,6 +31,7 @@ cli.add_command(check)
 cli.add_command(plan)
 cli.add_command(pin)
 cli.add_command(models)
+cli.add_command(convert)
 cli.add_command(adopt_command)
 cli.add_command(chat)
 

@@ -34,6 +34,12 @@ image_accelerator_flags = {
     "CMAKE_CXX_FLAGS_RELEASE": "-O1",
 }
 
+# Debian's PyTorch and the other packages lie in the stand-in: no package index is needed (appliance.py).
+appliance_base = "standin/python-torch:trixie"
+appliance_index = "file:///opt/index/simple"
+appliance_torch_index = ""
+appliance_torch = "torch==2.6.0"
+
 catalogue = "tests/lab/models.yaml"
 models_lock = "tests/lab/models.lock"
 models_hub = network.HUB_URL

@@ -15,6 +15,7 @@ from pyinfra.api.host import Host
 
 from gb10.catalogue import Model
 from gb10.commands import options
+from gb10.conversion import make_command, not_made
 from gb10.desired import TOP, Desired
 from gb10.facts.found import found_on
 from gb10.faults import BadInput, Fault
@@ -32,7 +33,7 @@ BESIDE = ("found", "not served", "stray")  # states of what is not in the catalo
 @dataclass(frozen=True)
 class Found:
     """A model as the list shows it. ``bytes`` on the box; ``state``: ok, unverified, partial, missing, wrong,
-    off, not pinned or made at home; of what is not in the catalogue found (served all the same), not served,
+    off, not pinned or not made; of what is not in the catalogue found (served all the same), not served,
     or stray (where no model is looked for)."""
 
     name: str
@@ -157,8 +158,8 @@ def _catalogued(
     size = sum(entry["size"] for entry in there) or None
     if not model.enabled:
         state, note = "off", model.reason or ""
-    elif model.conversion is not None:
-        state, note = "made at home", f"from {model.conversion.repo}"
+    elif model.conversion is not None and (not_made(model, box.lock) or missing(model.files[0], box.lock)):
+        state, note = "not made", f"`{make_command(model)}`"
     elif any(missing(file, box.lock) for file in model.files):
         state, note = "not pinned", f"`gb10 pin {model.name}`"
     else:
@@ -166,6 +167,9 @@ def _catalogued(
         state, note = min((entry["state"] for entry in there), key=worst.index), model.repo or ""
         if state == "missing" and bytes_there:
             state = "partial"
+        if model.conversion is not None:
+            note = f"made from {model.conversion.repo}"
+            note += f": `{make_command(model)}`" if state in ("missing", "wrong") else ""
     return Found(model.name, state, bytes_there, size, note, tuple(paths))
 
 
