@@ -9,6 +9,9 @@ from gb10.faults import Fault
 from gb10.lock import Lock, LockedFile
 from gb10.model import Catalogue, Model
 
+SOURCES = ".source"
+"""Folder below the models folder for what was fetched to be converted; kept, and removed only by name."""
+
 OUTTYPES = ("q8_0", "bf16", "f16", "f32", "auto")
 """What the converter can make of the tensors that are not NVFP4."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gb10.conversion import SOURCES
 from gb10.convert_expect import Expectation, expectation
 from gb10.convert_source import Source
 from gb10.desired import HARDENING, TOP, Desired, PlacedFile
@@ -16,9 +17,6 @@ from gb10.gguf import Header
 from gb10.lock import LockedFile, Recipe
 from gb10.model import own_repo
 from gb10.operations.detached import Job
-
-SOURCES = ".source"
-"""Folder below the models folder for what was fetched to be converted; kept, and removed only by name."""
 
 WORK = ".convert"
 """Folder below the models folder for what is being made."""

@@ -48,11 +48,10 @@ def source_names(revision: Revision) -> list[str]:
     names = sorted(revision.files)
     weights = [name for name in names if _WEIGHTS.fullmatch(name)]
     if not weights:
-        what = "it has GGUF files: `repo` and `file` in the catalogue serve them as they are"
-        has_gguf = any(name.endswith(".gguf") for name in names)
-        raise HubError(
-            f"{revision.repo}: no model*.safetensors in it: {what if has_gguf else 'name another'}"
-        )
+        do = "name another"
+        if any(name.endswith(".gguf") for name in names):
+            do = "its GGUF files are served as they are, by `repo` and `file` in the catalogue"
+        raise HubError(f"{revision.repo}: no model*.safetensors in it: {do}")
     if CONFIG not in revision.files:
         raise HubError(f"{revision.repo}: no {CONFIG} in it, so nobody knows what model it is: name another")
     empty = [name for name in weights if revision.files[name].size <= 0]

@@ -206,8 +206,9 @@ def room_fault(making: Making, found: Mapping[str, Any]) -> str:
         return ""
     where = making.box.data.models_dir
     return (
-        f"the disk of {where} has {human(free)} free, and {human(source)} for the source, {human(result)} for the "
-        f"result and {human(reserve)} in reserve are needed: make room, `gb10 models` lists what is there"
+        f"the disk of {where} has {human(free)} free, and {human(source)} for the source, {human(result)} "
+        f"for the result and {human(reserve)} in reserve are needed: make room, `gb10 models` lists what "
+        "is there"
     )
 
 
