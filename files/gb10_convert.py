@@ -88,6 +88,9 @@ def look(spec: Spec) -> dict[str, Any]:
         "part": finished(spec),
         "result": {"size": size_of(spec.result)} if os.path.lexists(spec.result) else None,
         "free_bytes": free_bytes(spec.models_dir),
+        "docker_free_bytes": free_bytes(
+            Path(run(["docker", "info", "-f", "{{.DockerRootDir}}"]).strip() or "/")
+        ),
         "memory_bytes": memory_available(),
     }
 

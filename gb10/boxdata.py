@@ -184,6 +184,7 @@ class BoxData(_Frozen):
 
     appliance_name: ImageName
     appliance_base: ImageReference
+    appliance_free_gib: Annotated[int, Field(ge=0)]
     appliance_packages: Annotated[tuple[Package, ...], Field(min_length=1)]
     appliance_index: UrlOrNothing
     appliance_torch_index: UrlOrNothing

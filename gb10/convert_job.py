@@ -107,8 +107,8 @@ class Making:
             "--pids-limit", str(_PIDS),
             # The lane comes first: the processor is shared after it, and memory is taken from here.
             "--cpu-shares", "128", "--oom-score-adj", "1000",
-            "--mount", f"type=bind,source={self.source_folder},target=/source,readonly",
-            "--mount", f"type=bind,source={self.work_folder},target=/work",
+            # Not --mount, which ends a path at a comma; the program sees to it that both folders are there.
+            "--volume", f"{self.source_folder}:/source:ro", "--volume", f"{self.work_folder}:/work",
             self.box.appliance_image, "--outfile", f"/work/{self.file}.part", "--outtype", self.outtype,
             # Without a name the converter takes that of the folder.
             "--model-name", self.name, "/source",

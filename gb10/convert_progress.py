@@ -1,11 +1,39 @@
-"""What a running conversion on the box says of itself, for people."""
+"""What a running conversion on the box, and the build of its image, say of themselves, for people."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+from gb10.build_progress import BuildProgress
+
 _PHASES = {"reading": "reading tensors", "writing": "writing", "hash": "sha256"}
+
+
+# What a command of a build step writes: `#8 12.3 ERROR: No matching distribution found for torch==9`.
+_STEP_SAYS = re.compile(r"^#\d+ [0-9.]+ (?P<what>.*\b(ERROR|[Ee]rror|fatal|E|wants CUDA)\b.*)")
+_LONGEST = 300
+
+
+class ApplianceProgress:
+    """Reads the build of the appliance. What failed is said by the step itself, long before the build's last
+    lines, which repeat the whole step."""
+
+    def __init__(self) -> None:
+        self._build = BuildProgress()
+        self._said = ""
+
+    def progress(self, lines: list[str]) -> str:
+        """The build step."""
+        for line in lines:
+            if said := _STEP_SAYS.match(line):
+                self._said = said["what"]
+        return self._build.progress(lines)
+
+    def failure(self, lines: list[str]) -> list[str]:
+        """The last error that a step has written, else what the build says of itself, in one line."""
+        return [(self._said or (self._build.failure(lines) or ["no output"])[-1])[:_LONGEST]]
 
 
 class ConvertProgress:

@@ -18,6 +18,7 @@ SMALL = 64 * 1024**2
 
 # What the converter reads beside the weights: configs, tokenizers, chat templates. No code, no pictures.
 _BESIDE = re.compile(r"[^/]+\.(json|jinja|model|txt|tiktoken)")
+_PLAIN = re.compile(r"[\w.-]+\.safetensors")
 _WEIGHTS = re.compile(r"model[^/]*\.safetensors")
 
 
@@ -40,18 +41,23 @@ class Source:
         return sum(file.size or 0 for file in self.files)
 
 
-def source_names(revision: Revision) -> list[str]:
+def source_names(revision: Revision, indexed: Iterable[str] = ()) -> list[str]:
     """The files that are fetched; in subfolders and under other names lie other formats of the same weights.
 
-    Raises `HubError` when the repository is nothing that can be converted.
+    ``indexed`` are the weights' files that the repository's own index names, where it has one. Raises
+    `HubError` when the repository is nothing that can be converted.
     """
     names = sorted(revision.files)
-    weights = [name for name in names if _WEIGHTS.fullmatch(name)]
+    weights = sorted(set(indexed)) or [name for name in names if _WEIGHTS.fullmatch(name)]
     if not weights:
         do = "name another"
         if any(name.endswith(".gguf") for name in names):
             do = "its GGUF files are served as they are, by `repo` and `file` in the catalogue"
         raise HubError(f"{revision.repo}: no model*.safetensors in it: {do}")
+    lacking = [name for name in weights if name not in revision.files]
+    if lacking:
+        what = f"{lacking[0]} is missing, and {INDEX} names it"
+        raise HubError(f"{revision.repo}: {what}: name another revision")
     if CONFIG not in revision.files:
         raise HubError(f"{revision.repo}: no {CONFIG} in it, so nobody knows what model it is: name another")
     empty = [name for name in weights if revision.files[name].size <= 0]
@@ -67,9 +73,12 @@ def read_source(hub: HubClient, repo: str, revision: str, say: Callable[[str], N
     Raises `HubError`, in one line: gated, missing, not convertible, a file that is cut off.
     """
     found = hub.revision(repo, revision)
+    index: Mapping[str, str] = {}
+    if INDEX in found.files:
+        index = _index(repo, _json(hub, hub.locked(repo, found.commit, INDEX)))
     files = []
     tensors: list[SourceTensor] = []
-    for name in source_names(found):
+    for name in source_names(found, index.values()):
         file = hub.locked(repo, found.commit, name)
         files.append(file)
         if name.endswith(".safetensors"):
@@ -77,12 +86,12 @@ def read_source(hub: HubClient, repo: str, revision: str, say: Callable[[str], N
             try:
                 tensors += read_tensors(HubReader(hub, file), file.size or 0)
             except SafetensorsError as error:
-                raise HubError(
-                    f"{repo}: {name}: {error}: nothing was fetched, name another revision"
-                ) from None
-    indexed = next((file for file in files if file.file == INDEX), None)
-    if indexed is not None:
-        _complete(repo, _json(hub, indexed), tensors, files)
+                what = f"{repo}: {name}: {error}"
+                raise HubError(f"{what}: nothing was fetched, name another revision") from None
+    unknown = sorted(set(index) - {tensor.name for tensor in tensors})
+    if unknown:
+        what = f"the tensor {unknown[0]} is in no file, and {INDEX} names it"
+        raise HubError(f"{repo}: {what}: name another revision")
     config = _json(hub, next(file for file in files if file.file == CONFIG))
     named = config.get("architectures")
     architecture = str(named[0]) if isinstance(named, list) and named else ""
@@ -99,18 +108,9 @@ def _json(hub: HubClient, file: LockedFile) -> Mapping[str, object]:
     return data
 
 
-def _complete(
-    repo: str, index: Mapping[str, object], tensors: Iterable[SourceTensor], files: Iterable[LockedFile]
-) -> None:
-    """Every part that the index names is there, with its tensors. Raises `HubError`."""
+def _index(repo: str, index: Mapping[str, object]) -> Mapping[str, str]:
+    """Tensor to file. Raises `HubError`."""
     named = index.get("weight_map")
-    if not isinstance(named, dict):
-        raise HubError(f"{repo}: {INDEX} has no weight_map: name another revision")
-    lacking = sorted(set(map(str, named.values())) - {file.file for file in files})
-    if lacking:
-        raise HubError(f"{repo}: {lacking[0]} is missing, and {INDEX} names it: name another revision")
-    unknown = sorted(set(named) - {tensor.name for tensor in tensors})
-    if unknown:
-        raise HubError(
-            f"{repo}: the tensor {unknown[0]} is in no file, and {INDEX} names it: name another revision"
-        )
+    if not isinstance(named, dict) or not all(_PLAIN.fullmatch(str(file)) for file in named.values()):
+        raise HubError(f"{repo}: {INDEX} has no weight_map of safetensors files: name another revision")
+    return {str(tensor): str(file) for tensor, file in named.items()}

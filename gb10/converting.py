@@ -18,9 +18,8 @@ from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 from pyinfra.context import ctx_host
 
-from gb10.build_progress import BuildProgress
 from gb10.convert_job import Making
-from gb10.convert_progress import ConvertProgress
+from gb10.convert_progress import ApplianceProgress, ConvertProgress
 from gb10.desired import PlacedFile
 from gb10.facts.docker import ImagePresent
 from gb10.facts.models import ModelFiles
@@ -54,7 +53,7 @@ def build(host: Host, making: Making, say: Say) -> None:
     if host.get_fact(ImagePresent, image=making.box.appliance_image):
         return
     _place(host, making.dockerfile_file)
-    _run(host, making.build_job, BuildProgress(), say)
+    _run(host, making.build_job, ApplianceProgress(), say)
 
 
 def refuse_architecture(host: Host, making: Making) -> None:
@@ -153,7 +152,11 @@ def _run(host: Host, job: Job, reader: Reader, say: Say) -> None:
     """Follow a job to its end; when it fails, its own reason is the error."""
     told = _Reason(reader)
     with _spoken(say) as errors:
-        good = follow(host.state, host, job, told)
+        try:
+            good = follow(host.state, host, job, told)
+        except KeyboardInterrupt:
+            say(f"{job.title} goes on on {host.name} in unit {job.unit}: {job.again} to join it")
+            raise
     if not good:
         reason = told.reason or "; ".join(errors) or "it failed"
         raise PyinfraError(f"{host.name}: {job.title}: {reason} (log: {job.log})")
@@ -197,18 +200,24 @@ def _spoken(say: Say) -> Iterator[list[str]]:
 
 def room_fault(making: Making, found: Mapping[str, Any]) -> str:
     """Why there is no room for what is to come, with the numbers; empty when there is, or it is under way."""
+    data = making.box.data
     if found["running"]:
         return ""
+    free, needed = int(found["docker_free_bytes"]), data.appliance_free_gib
+    if not found["image"] and free < needed * 1024**3:
+        return (
+            f"Docker's disk has {human(free)} free, and {needed} GiB are needed to build the appliance: "
+            "make room, or set appliance_free_gib"
+        )
     result = 0 if found["part"] else making.expected.file_bytes
     source, free = int(found["missing_bytes"]), int(found["free_bytes"])
-    reserve = making.box.data.models_reserve_gib * 1024**3
+    reserve = data.models_reserve_gib * 1024**3
     if source + result + reserve <= free:
         return ""
-    where = making.box.data.models_dir
     return (
-        f"the disk of {where} has {human(free)} free, and {human(source)} for the source, {human(result)} "
-        f"for the result and {human(reserve)} in reserve are needed: make room, `gb10 models` lists what "
-        "is there"
+        f"the disk of {data.models_dir} has {human(free)} free, and {human(source)} for the source, "
+        f"{human(result)} for the result and {human(reserve)} in reserve are needed: "
+        "make room, `gb10 models` lists what is there"
     )
 
 

@@ -80,6 +80,7 @@ image_build_jobs = 0  # 0: all cores
 appliance_name = "gb10/llm-appliance"
 # The server image's base: it is on the box already, its digest is known, and its Python is the system's.
 appliance_base = image_runtime_base
+appliance_free_gib = 8  # for its build, on Docker's disk
 appliance_packages = ["ca-certificates", "git", "libgomp1", "python3", "python3-venv"]
 appliance_index = ""  # where pip looks; "" for its own default
 # PyTorch without CUDA: conversion needs none, and the image stays small.

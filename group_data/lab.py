@@ -39,6 +39,7 @@ appliance_base = "standin/python-torch:trixie"
 appliance_index = "file:///opt/index/simple"
 appliance_torch_index = ""
 appliance_torch = "torch==2.6.0"
+appliance_free_gib = 2
 
 catalogue = "tests/lab/models.yaml"
 models_lock = "tests/lab/models.lock"

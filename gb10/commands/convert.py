@@ -57,9 +57,11 @@ def convert(
         _show(host, making)
         found = converting.look(host, making)
         if found["result"]:
+            inside = making.result.removeprefix(f"{box.data.models_dir}/")
+            known = making.name if box.catalogue.model(making.name) else inside
             raise PyinfraError(
-                f"{host.name}: {making.result} is there, and is not what the lock has: "
-                f"`gb10 models rm {making.name}`, or give the new one another --name"
+                f"{host.name}: {making.result} is there, and was not made like this: "
+                f"`gb10 models rm {known}`, or give the new one another --name"
             )
         if room := converting.room_fault(making, found):
             raise PyinfraError(f"{host.name}: {room}")
@@ -156,7 +158,8 @@ def _prove(host: Host, making: Making, size: int, sha256: str) -> LockedFile:
         faults.append(f"the lock has sha256 {known.sha256} by the same recipe, this one has {sha256}")
     if faults:
         raise PyinfraError(
-            f"{host.name}: {making.part} is not what was expected: {'; '.join(faults)}: it got no name"
+            f"{host.name}: {making.part} is not what was expected: {'; '.join(faults)}: it got no name; "
+            "remove it to have it made anew"
         )
     click.echo(f"{host.name}: {making.name}: tensors: {kinds(header)}")
     return entry

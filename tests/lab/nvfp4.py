@@ -97,6 +97,11 @@ def write(spec: Nvfp4Spec, folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"not wanted by a converter that has safetensors")
 
 
+def weights(spec: Nvfp4Spec) -> dict[str, bytes]:
+    """The bytes of each tensor of the model."""
+    return {name: data for name, (_, _, data) in _tensors(spec)}
+
+
 def safetensors(tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> bytes:
     """A safetensors file: name to type, shape and bytes of each tensor."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}

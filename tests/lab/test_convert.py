@@ -5,6 +5,7 @@ And what goes wrong on the way: one line each, nothing half-made gets a name, th
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 
 from gb10.desired import Desired
@@ -183,6 +186,25 @@ def test_a_model_is_made_and_the_recipe_is_in_the_lock(desk: Desk, box: Desired)
     kept = desk.host.ssh(f"ls /srv/models/.source/{SPEC.repo}/{commit[:12]}").stdout.split()
     assert "model-00001-of-00002.safetensors" in kept
     assert not {"pytorch_model.bin", "README.md"} & set(kept)
+
+
+def test_the_weights_are_kept_to_the_bit(desk: Desk, tmp_path: Path) -> None:
+    """Codes and scales of a tensor, as the file has them and as the source has them."""
+    path = tmp_path / "tiny-n.gguf"
+    path.write_bytes(base64.b64decode(desk.host.ssh(f"base64 -w0 {RESULT}").stdout))
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    packed = tensors["blk.3.ffn_down.weight"]
+    assert packed.tensor_type == gguf.GGMLQuantizationType.NVFP4
+    (rows, columns), source = (SPEC.embedding, SPEC.feed_forward), nvfp4.weights(SPEC)
+    name = "model.layers.3.mlp.down_proj"
+    # A block of 64 weights is four scales and 32 bytes; of each 16 weights the first eight are low halves.
+    blocks = np.asarray(packed.data).reshape(rows, columns // 64, 36)
+    assert blocks[:, :, :4].tobytes() == source[f"{name}.weight_scale"]
+    halves = blocks[:, :, 4:].reshape(rows, columns // 16, 8)
+    codes = np.concatenate([halves & 15, halves >> 4], axis=-1).reshape(rows, columns)
+    pairs = np.frombuffer(source[f"{name}.weight"], np.uint8).reshape(rows, columns // 2)
+    assert (codes == np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(rows, columns)).all()
+    assert tensors["blk.3.ffn_down.scale"].data.tobytes() == source[f"{name}.weight_scale_2"]
 
 
 def test_a_second_run_does_nothing(desk: Desk) -> None:

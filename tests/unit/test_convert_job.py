@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gb10.convert_job import Making
-from gb10.convert_progress import ConvertProgress
+from gb10.convert_progress import ApplianceProgress, ConvertProgress
 from gb10.convert_source import Source
 from gb10.converting import room_fault
 from gb10.desired import HARDENING
@@ -31,11 +31,11 @@ def test_the_container_is_locked_up() -> None:
     line = " ".join(MAKING.docker_command)
     for option in (
         *HARDENING, "--network none", "--rm", "--pull never", "--user 10103:10103", "--oom-score-adj 1000",
-        f"--mount type=bind,source={MAKING.source_folder},target=/source,readonly",
-        f"--mount type=bind,source={MAKING.work_folder},target=/work",
+        f"--volume {MAKING.source_folder}:/source:ro", f"--volume {MAKING.work_folder}:/work",
     ):  # fmt: skip
         assert option in line
-    assert line.count("--mount") == 2
+    assert line.count("--volume") == 2
+    assert "--mount" not in line
     assert "--privileged" not in line
     arguments = "--outfile /work/a-NVFP4.gguf.part --outtype q8_0 --model-name a-NVFP4 /source"
     assert line.endswith(f"{MAKING.box.appliance_image} {arguments}")
@@ -90,10 +90,23 @@ def test_the_entry_to_paste() -> None:
     ],
 )
 def test_the_room_that_it_takes(found: dict[str, object], full: bool) -> None:
+    there = {"image": True, "docker_free_bytes": 0}
     nothing = {"running": False, "free_bytes": 10, "missing_bytes": 1005, "part": None}
-    fault = room_fault(MAKING, nothing | found)
+    fault = room_fault(MAKING, there | nothing | found)
     assert bool(fault) == full
     assert not full or "for the source" in fault
+
+
+def test_the_room_that_the_appliance_takes() -> None:
+    found = {
+        "running": False,
+        "free_bytes": 1 << 50,
+        "missing_bytes": 5,
+        "part": None,
+        "docker_free_bytes": 10,
+    }
+    assert room_fault(MAKING, found | {"image": True}) == ""
+    assert "8 GiB are needed to build the appliance" in room_fault(MAKING, found | {"image": False})
 
 
 def test_progress_and_failure_in_words() -> None:
@@ -109,3 +122,18 @@ def test_progress_and_failure_in_words() -> None:
     assert reader.failure([reading, '{"event": "error", "message": "no"}']) == ["no"]
     assert reader.failure(["sh: python3: not found", ""]) == ["sh: python3: not found"]
     assert reader.failure([]) == ["it did not come to its end"]
+
+
+def test_a_build_that_fails_says_why_in_one_line() -> None:
+    reader = ApplianceProgress()
+    assert reader.progress(["#7 [python 3/3] RUN python3 -m venv"]).startswith("step python 3/3")
+    reader.progress(
+        ["#7 9.1 ERROR: No matching distribution found for torch==9.9.9", "#7 ERROR: process did not"]
+    )
+    assert reader.failure(["ERROR: failed to solve: process " + "x" * 999]) == [
+        "ERROR: No matching distribution found for torch==9.9.9"
+    ]
+    assert ApplianceProgress().failure(["ERROR: failed to solve: no such image"]) == [
+        "ERROR: failed to solve: no such image"
+    ]
+    assert ApplianceProgress().failure([]) == ["no output"]

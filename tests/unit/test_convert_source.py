@@ -51,6 +51,15 @@ def test_the_files_that_are_taken(folder: Path, read: Read) -> None:
     assert all(file.sha256 and file.revision == COMMIT for file in source.files)
 
 
+def test_the_index_says_which_files_hold_the_weights(folder: Path, read: Read) -> None:
+    (folder / "model-old.safetensors").write_bytes(b"of an earlier upload")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-00002", "nvfp4-00002"))
+    (folder / "model-00002-of-00002.safetensors").rename(folder / "nvfp4-00002-of-00002.safetensors")
+    weights = [file.file for file in read().files if file.file.endswith(".safetensors")]
+    assert weights == ["model-00001-of-00002.safetensors", "nvfp4-00002-of-00002.safetensors"]
+
+
 def _without_part(folder: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
 
@@ -80,6 +89,11 @@ def _index_of_another(folder: Path) -> None:
     )
 
 
+def _index_elsewhere(folder: Path) -> None:
+    weight_map = {"a": "../../etc/x.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
 def _index_without_map(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text("{}")
 
@@ -96,7 +110,8 @@ def _index_without_map(folder: Path) -> None:
         (_broken_config, "config.json is no JSON object"),
         (_only_gguf, "its GGUF files are served as they are"),
         (_index_of_another, "the tensor no.such is in no file"),
-        (_index_without_map, "has no weight_map"),
+        (_index_without_map, "has no weight_map of safetensors files"),
+        (_index_elsewhere, "has no weight_map of safetensors files"),
     ],
 )
 def test_what_cannot_be_converted(
