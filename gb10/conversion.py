@@ -21,7 +21,7 @@ WHY_Q8_0 = (
     " 17 GB with 37 tok/s, as q8_0 one of 15.4 GB with 59 tok/s (noted on a box)"
 )
 OTHER_OUTTYPE = (
-    "on a box the tensors left in 16 bits cost 10 % of the size and a third of the speed: prefer q8_0"
+    "On a box the tensors left in 16 bits cost 10 % of the size and a third of the speed: prefer q8_0"
 )
 
 
@@ -56,12 +56,15 @@ def not_made(model: Model, lock: Lock) -> str:
 
 
 def notes(catalogue: Catalogue) -> list[str]:
-    """What a plan says of the models that are made at home: why this outtype."""
+    """What a plan says of the models that are made at home: one line for each outtype, with the reason."""
+    named: dict[str, list[str]] = {}
+    for model in catalogue.models:
+        if model.conversion:
+            named.setdefault(model.conversion.outtype, []).append(model.name)
     return [
-        f"{model.name}: made by `{make_command(model)}` as {model.conversion.outtype}: "
-        + (WHY_Q8_0 if model.conversion.outtype == DEFAULT_OUTTYPE else OTHER_OUTTYPE)
-        for model in catalogue.models
-        if model.conversion
+        f"Made by `gb10 convert` as {outtype}: {', '.join(names)}. "
+        + (WHY_Q8_0 if outtype == DEFAULT_OUTTYPE else OTHER_OUTTYPE)
+        for outtype, names in named.items()
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -97,13 +97,25 @@ class Making:
         return f"gb10-convert-{self.name}"
 
     @property
+    def question_command(self) -> tuple[str, ...]:
+        """The converter with nothing but a config.json, which it reads from its standard input."""
+        ask = (
+            "mkdir /tmp/model && cat > /tmp/model/config.json && exec /opt/appliance/bin/python "
+            "/opt/llama.cpp/convert_hf_to_gguf.py --dry-run --outfile /tmp/x.gguf /tmp/model"
+        )
+        return (
+            "docker", "run", "--rm", "--interactive", "--pull", "never", "--log-driver", "none",
+            "--network", "none", *_words(HARDENING), "--entrypoint", "sh",
+            self.box.appliance_image, "-c", ask,
+        )  # fmt: skip
+
+    @property
     def docker_command(self) -> tuple[str, ...]:
         """The container: no network, the source read only, nothing writable but the work folder and /tmp."""
         data = self.box.data
-        hardening = [word for option in HARDENING for word in option.split(" ")]
         return (
             "docker", "run", "--rm", "--name", self.container, "--pull", "never", "--log-driver", "none",
-            "--network", "none", "--user", f"{data.lane_user_id}:{data.lane_user_id}", *hardening,
+            "--network", "none", "--user", f"{data.lane_user_id}:{data.lane_user_id}", *_words(HARDENING),
             "--pids-limit", str(_PIDS),
             # The lane comes first: the processor is shared after it, and memory is taken from here.
             "--cpu-shares", "128", "--oom-score-adj", "1000",
@@ -208,6 +220,10 @@ class Making:
             command=("python3", self.program_file.path, "make", f"{self.folder}/spec.json"),
             again=AGAIN,
         )
+
+
+def _words(options: Iterable[str]) -> list[str]:
+    return [word for option in options for word in option.split(" ")]
 
 
 def _json(content: object) -> str:

@@ -26,14 +26,14 @@ _WEIGHTS = re.compile(r"model[^/]*\.safetensors")
 class Source:
     """A repository at one commit, as far as it is converted: ``files`` to the byte, ``tensors`` of all parts.
 
-    ``architecture`` is the first one that config.json names, or empty.
+    ``config`` is the text of config.json without what it says of the quantization, which can be long.
     """
 
     repo: str
     commit: str
     files: tuple[LockedFile, ...]
     tensors: tuple[SourceTensor, ...]
-    architecture: str
+    config: str
 
     @property
     def size(self) -> int:
@@ -93,9 +93,8 @@ def read_source(hub: HubClient, repo: str, revision: str, say: Callable[[str], N
         what = f"the tensor {unknown[0]} is in no file, and {INDEX} names it"
         raise HubError(f"{repo}: {what}: name another revision")
     config = _json(hub, next(file for file in files if file.file == CONFIG))
-    named = config.get("architectures")
-    architecture = str(named[0]) if isinstance(named, list) and named else ""
-    return Source(repo, found.commit, tuple(files), tuple(tensors), architecture)
+    kept = {key: value for key, value in config.items() if key != "quantization_config"}
+    return Source(repo, found.commit, tuple(files), tuple(tensors), json.dumps(kept))
 
 
 def _json(hub: HubClient, file: LockedFile) -> Mapping[str, object]:

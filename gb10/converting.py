@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +32,7 @@ from gb10.operations.detached import Job, Reader, follow
 
 Say = Callable[[str], None]
 _LOOK_SECONDS = 120
-_SUPPORTED = "/opt/llama.cpp/supported.txt"
+_REFUSED = re.compile(r"Model \S* is not supported|Failed to detect model architecture")
 
 
 def look(host: Host, making: Making) -> dict[str, Any]:
@@ -57,19 +58,22 @@ def build(host: Host, making: Making, say: Say) -> None:
 
 
 def refuse_architecture(host: Host, making: Making) -> None:
-    """The converter knows the model's architecture: before the source is fetched, not after."""
+    """The converter knows the model's architecture: before the source is fetched, not after.
+
+    It is asked itself, with the config alone: it looks into more places than the name at the top. What it
+    says of the weights, which are not there, does not count.
+    """
     run = StringCommand(
-        "docker", "run", "--rm", "--network", "none", "--entrypoint", "cat",
-        QuoteString(making.box.appliance_image), _SUPPORTED,
+        "printf", "%s", QuoteString(making.source.config), "|",
+        *(QuoteString(word) for word in making.question_command), "2>&1", "||", "true",
     )  # fmt: skip
-    listed = {line.strip(" -") for line in _output(host, run).splitlines() if line.startswith("  - ")}
-    name = making.source.architecture
-    if name not in listed:
-        ref = making.box.data.llama_ref
-        raise PyinfraError(
-            f"{making.source.repo}: Model {name or 'without a name'} is not supported by the converter of "
-            f"llama.cpp {ref}: nothing was fetched; take another model, or a llama.cpp that knows it"
-        )
+    for line in _output(host, run).splitlines():
+        if refused := _REFUSED.search(line):
+            raise PyinfraError(
+                f"{making.source.repo}: {refused[0]} (says the converter of llama.cpp "
+                f"{making.box.data.llama_ref}): nothing was fetched; take another model, or a llama.cpp "
+                "that knows it"
+            )
 
 
 def fetch(host: Host, making: Making, say: Say) -> None:

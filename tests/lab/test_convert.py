@@ -265,7 +265,7 @@ def test_a_source_that_is_cut_off_is_found_before_it_is_fetched(other: Desk, tru
 
 def test_an_unknown_architecture(other: Desk) -> None:
     line = other.refused(STRANGE.repo)
-    assert f"Model {STRANGE.architecture} is not supported by the converter of llama.cpp" in line
+    assert f"Model {STRANGE.architecture} is not supported (says the converter of llama.cpp b11312)" in line
     assert not _there(other.host, f"/srv/models/.source/{STRANGE.repo}")
 
 

@@ -139,7 +139,5 @@ def test_the_plan_says_why_q8_0(tmp_path: Path) -> None:
     made = make_plan(catalogue, sources_of(catalogue, Lock()), Budget(1, 0, 0, 1))
     assert list(made.notes) == notes(catalogue)
     assert "17 GB with 37 tok/s, as q8_0 one of 15.4 GB with 59 tok/s" in made.notes[0]
-    assert made.notes[1].startswith(
-        "b: made by `gb10 convert b` as auto: on a box the tensors left in 16 bits cost"
-    )
+    assert made.notes[1].startswith("Made by `gb10 convert` as auto: b. On a box the tensors left in 16 bits")
     assert made.unknown[0].remedy == "run `gb10 convert a`"

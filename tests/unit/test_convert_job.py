@@ -23,7 +23,7 @@ TENSORS = (
     SourceTensor("model.a.weight_scale", "F8_E4M3", (64, 4), 256),
     SourceTensor("lm_head.weight", "BF16", (64, 64), 8192),
 )
-SOURCE = Source("nv/a", COMMIT, FILES, TENSORS, "LlamaForCausalLM")
+SOURCE = Source("nv/a", COMMIT, FILES, TENSORS, "{}")
 MAKING = Making(box(), "a-NVFP4", "a-NVFP4.gguf", SOURCE, "q8_0")
 
 
@@ -39,6 +39,12 @@ def test_the_container_is_locked_up() -> None:
     assert "--privileged" not in line
     arguments = "--outfile /work/a-NVFP4.gguf.part --outtype q8_0 --model-name a-NVFP4 /source"
     assert line.endswith(f"{MAKING.box.appliance_image} {arguments}")
+
+
+def test_the_converter_is_asked_without_a_network_too() -> None:
+    line = " ".join(MAKING.question_command)
+    assert all(option in line for option in (*HARDENING, "--network none", "--pull never"))
+    assert "--volume" not in line
 
 
 def test_the_places() -> None:

@@ -46,7 +46,9 @@ def test_the_files_that_are_taken(folder: Path, read: Read) -> None:
         f"model-0000{number}-of-00002.safetensors" for number in (1, 2)
     }
     assert not {"consolidated.safetensors", "modeling_x.py", "README.md", "pytorch_model.bin"} & names
-    assert (source.commit, source.architecture) == (COMMIT, "LlamaForCausalLM")
+    config = json.loads(source.config)
+    assert (source.commit, config["architectures"]) == (COMMIT, ["LlamaForCausalLM"])
+    assert "quantization_config" not in config
     assert source.size == sum((folder / name).stat().st_size for name in names)
     assert all(file.sha256 and file.revision == COMMIT for file in source.files)
 
