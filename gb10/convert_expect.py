@@ -24,11 +24,14 @@ _SENSES = ("vision", "visual", "audio", "multi_modal_projector", "image_newline"
 # Predicts further tokens; whether it goes into the file depends on the architecture.
 _AHEAD = ("mtp.", ".mtp", "nextn")
 
-TOLERANCE = 0.03
+TOLERANCE = 0.05
 """Part of the size by which a result may differ: routers and convolutions stay F32, some are merged."""
 
 SLACK = 1024**2
 """Bytes beside that; small models."""
+
+MOST_HALF = 0.02
+"""Part of the weights that may be left in 16 bits in a q8_0 result: what an architecture insists on."""
 
 MOST_FLOAT = 0.1
 """Part of the weights that may be F32 in a q8_0 result: norms, routers, convolutions."""
@@ -126,7 +129,7 @@ def judge(header: Header, size: int, expected: Expectation) -> list[str]:
         faults.append(f"{packed} weights are NVFP4, and {expected.nvfp4} of the source are")
     if expected.outtype == "q8_0":
         half = [tensor for tensor in header.tensors if tensor.type in ("BF16", "F16") and _blocks(tensor)]
-        if half:
+        if sum(tensor.bytes for tensor in half) > MOST_HALF * total:
             faults.append(f"{len(half)} tensors are still in 16 bits ({half[0].name} is {half[0].type})")
         floats = sum(tensor.bytes for tensor in header.tensors if tensor.type == "F32")
         if floats > MOST_FLOAT * total + SLACK:
