@@ -17,10 +17,10 @@ def unresolved(catalogue: Catalogue, lock: Lock) -> list[Fault]:
     """A fault for each enabled model with a file that the lock does not know to the byte."""
     faults = []
     for model in catalogue.enabled:
-        reasons = [reason for file in model.files if (reason := missing(file, lock))]
-        if model.conversion is not None and (reason := not_made(model, lock) or "; ".join(reasons)):
-            faults.append(Fault(model.where, reason, f"`{make_command(model)}`, and commit the lock"))
-        elif reasons:
+        if model.conversion is not None and (why := not_made(model, lock) or missing(model.weights[0], lock)):
+            faults.append(Fault(model.where, why, f"`{make_command(model)}`, and commit the lock"))
+        reasons = [reason for file in model.hub_files if (reason := missing(file, lock))]
+        if reasons:
             faults.append(
                 Fault(model.where, "; ".join(reasons), f"`gb10 pin {model.name}`, and commit the lock")
             )

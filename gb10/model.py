@@ -100,6 +100,11 @@ class Model:
         more = [part for part in (self.projector, self.chat_template_file) if part]
         return (*self.weights, *more, *drafts)
 
+    @property
+    def hub_files(self) -> tuple[FileRef, ...]:
+        """Those of its files that come from the hub: all but what is made at home."""
+        return self.files if self.conversion is None else self.files[len(self.weights) :]
+
 
 @dataclass(frozen=True)
 class Catalogue:

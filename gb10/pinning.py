@@ -42,9 +42,12 @@ class DigestSource(Protocol):
 
 def needs_pin(model: Model, lock: Lock) -> bool:
     """True when a file of the model is not locked to the byte, or its GGUF header is not known yet."""
-    if any(missing(file, lock) for file in model.files):
+    if any(missing(file, lock) for file in model.hub_files):
         return True
-    return bool(model.weights) and lock.files[model.weights[0].repo, model.weights[0].file].header is None
+    return (
+        bool(model.weights and not model.conversion)
+        and lock.files[model.weights[0].repo, model.weights[0].file].header is None
+    )
 
 
 def pin_models(
@@ -54,16 +57,14 @@ def pin_models(
     else only what is missing is asked for, at the commit that the lock has already."""
     outcomes = []
     for model in models:
-        if model.conversion is not None:
-            outcomes.append(
-                Outcome(model.name, "left", f"made at home, no file of a hub: `{make_command(model)}`")
-            )
+        if not model.hub_files:
+            what = "the catalogue names no repository"
+            if model.conversion:
+                what = f"made at home, no file of a hub: `{make_command(model)}`"
+            outcomes.append(Outcome(model.name, "left", what))
             continue
         if not anew and not needs_pin(model, lock):
             outcomes.append(Outcome(model.name, "same", "pinned"))
-            continue
-        if not model.files:
-            outcomes.append(Outcome(model.name, "left", "the catalogue names no repository"))
             continue
         known = {repo: entry.revision for (repo, _), entry in lock.files.items()}
         try:
@@ -98,7 +99,7 @@ def models_moved(lock: Lock, models: Sequence[Model], hub: HubClient) -> list[Ou
     for model in models:
         lines = []
         try:
-            for file in () if model.conversion else model.files:
+            for file in model.hub_files:
                 revision = file.revision or "main"
                 now, then = hub.locked(file.repo, revision, file.file), lock.files.get((file.repo, file.file))
                 if then is None or then.sha256 is None:

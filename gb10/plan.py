@@ -192,13 +192,12 @@ def _preset(
     tokens = model.clients.tokens if model.clients else slots.longest
     base = PresetPlan(model.name, True, slots, tokens=tokens, model=model)
     unknown, remedy = f"unknown until `gb10 pin {model.name}`", f"run `gb10 pin {model.name}`"
-    if model.conversion:
-        unknown = f"unknown until `{make_command(model)}`"
-        remedy = f"run `{make_command(model)}`"
     main = _source(sources, ggufs_of(model)[:1])
     projector = _source(sources, (model.projector,) if model.projector else ())
     draft = _source(sources, (model.draft,) if model.draft else ())
     if main is None or main.header is None:
+        if model.conversion:
+            unknown, remedy = f"unknown until `{make_command(model)}`", f"run `{make_command(model)}`"
         return replace(base, unknown=unknown, remedy=remedy)
     if (model.projector and (projector is None or projector.size is None)) or (
         model.draft and (draft is None or draft.header is None)

@@ -308,6 +308,20 @@ def test_a_disk_that_fills_up_while_it_is_made(other: Desk, small: Callable[[int
     assert other.fetched("model.safetensors") == []
 
 
+def test_a_connection_that_is_cut_is_made_anew(other: Desk) -> None:
+    file = nvfp4.repo(OTHER).file("model.safetensors")
+    assert file is not None
+    other.server.hub.faults.set(f"{file.sha256}/{file.name}", Fault(bytes_per_s=file.size // 6))
+    running = other.begin(OTHER.repo)
+    part = f"/srv/models/.source/{OTHER.repo}/*/model.safetensors.part"
+    _wait("the download runs", lambda: _there(other.host, part))
+    other.host.ssh("pkill -KILL -u lab sshd-session", sudo=True, check=False)
+    output = other.end(running)
+    assert "connection lost" in output
+    assert len(other.fetched("model.safetensors")) == 1
+    assert other.entry() is not None
+
+
 def test_a_run_that_is_killed_is_joined_by_the_next(other: Desk) -> None:
     file = nvfp4.repo(OTHER).file("model.safetensors")
     assert file is not None

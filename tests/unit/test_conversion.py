@@ -13,7 +13,7 @@ from gb10.faults import BadInput
 from gb10.fetch_manifest import fetch_manifest, model_files, unresolved
 from gb10.hub import HubClient
 from gb10.lock import Lock, LockedFile, Recipe, load_lock, render_lock, write_lock
-from gb10.pinning import drop_strangers, models_moved, pin_models
+from gb10.pinning import drop_strangers, models_moved, needs_pin, pin_models
 from gb10.plan import Budget, make_plan
 from gb10.plan_sources import sources_of
 from gb10.preset_options import load_preset_options
@@ -130,6 +130,27 @@ def test_pin_asks_no_hub_for_it_and_keeps_its_recipe(tmp_path: Path) -> None:
     assert [outcome.state for outcome in models_moved(LOCK, catalogue.models, NO_HUB)] == ["same"]
     stranger = replace(MADE, repo="own/b", file="b.gguf")
     assert drop_strangers(LOCK.with_files([stranger]), catalogue).files == LOCK.with_files([stranger]).files
+
+
+def test_a_projector_comes_from_the_hub_all_the_same(tmp_path: Path) -> None:
+    catalogue = load(
+        tmp_path,
+        "models:\n  a: {source: {repo: nv/a-NVFP4}, projector: {repo: lab/p, file: mmproj-p.gguf}}\n",
+    )
+    (model,) = catalogue.models
+    assert [file.file for file in model.hub_files] == ["mmproj-p.gguf"]
+    assert needs_pin(model, LOCK)
+    (fault,) = unresolved(catalogue, LOCK)
+    assert "mmproj-p.gguf is not in the lock" in fault.what
+    assert "gb10 pin a" in fault.do
+    _, (outcome,) = pin_models(LOCK, [model], NO_HUB, anew=False)
+    assert (outcome.state, "lab/p" in outcome.text) == ("failed", True)
+    projector = LockedFile("lab/p", COMMIT, "mmproj-p.gguf", 5, SHA)
+    assert not needs_pin(model, LOCK.with_files([projector]))
+    assert [fault.do for fault in unresolved(catalogue, Lock())] == [
+        "`gb10 convert a`, and commit the lock",
+        "`gb10 pin a`, and commit the lock",
+    ]
 
 
 def test_the_plan_says_why_q8_0(tmp_path: Path) -> None:
