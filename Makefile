@@ -67,3 +67,7 @@ clean-lab: setup ## end all lab hosts and delete the lab's cache
 .PHONY: bench-deploy
 bench-deploy: setup lab-needs ## seconds that a deploy with nothing to do takes (after make demo)
 	$(BIN)/python -m tests.bench.deploy
+
+.PHONY: bench-image
+bench-image: setup lab-needs ## seconds of a build, a rebuild, and a change of one flag
+	$(BIN)/python -m tests.bench.image

@@ -7,7 +7,7 @@ from pyinfra import host
 
 from gb10 import interrupt
 from gb10.inventory import desired
-from gb10.stages import image, lanes, models, preflight, router, toolkit, verify
+from gb10.stages import history, image, lanes, models, preflight, router, toolkit, verify
 
 interrupt.is_a_failure()
 box = desired(host)
@@ -19,3 +19,4 @@ image.build(box)  # llama.cpp at one commit, for this GPU
 models.fetch(box)  # model files, checked
 router.serve(box)  # presets, API key, unit
 verify.answer(box)  # a deploy that ends green has answered
+history.keep(box)  # what answered can be gone back to; old images are out

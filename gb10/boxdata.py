@@ -152,6 +152,14 @@ class PeerSignal(_Frozen):
     port: Port
 
 
+class BuildProof(_Frozen):
+    """A shell command of the build stage; its output must match ``expect``, a regular expression of CMake."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]*$")]
+    command: Line
+    expect: Line
+
+
 class BoxData(_Frozen):
     """All data of one box. The comments in group_data/all.py say what each key is for."""
 
@@ -180,6 +188,11 @@ class BoxData(_Frozen):
     image_accelerator_flags: dict[Flag, Line]
     image_build_prepare: tuple[Line, ...]
     image_runtime_prepare: tuple[Line, ...]
+    image_build_proofs: tuple[BuildProof, ...]
+    image_driver_stubs: Annotated[str, AfterValidator(_path_or_nothing)]
+    image_system_info: tuple[Line, ...]
+    image_keep: Annotated[int, Field(ge=2, le=50)]
+    rollback_on_failure: bool
     image_build_jobs: Annotated[int, Field(ge=0, le=512)]
 
     appliance_name: ImageName
@@ -390,5 +403,6 @@ def _nested_keys(key: str) -> list[str]:
     models: dict[str, tuple[type[BaseModel], ...]] = {
         "lanes_out": (OldLane,),
         "accelerator_signal": (FileSignal, PeerSignal),
+        "image_build_proofs": (BuildProof,),
     }
     return [name for model in models.get(key, ()) for name in model.model_fields]

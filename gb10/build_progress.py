@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 _STEP = re.compile(r"^#\d+ \[(?P<step>[^\]]+\d+/\d+)\] (?P<what>.*)")
+_LAST = re.compile(r"^gb10: the last build took (?P<seconds>\d+) s")
 _NINJA = re.compile(r"^#\d+ [0-9.]+ \[(?P<done>\d+)/(?P<all>\d+)\] ")
 # Docker's and the compilers' words for what went wrong.
 _TELLING = re.compile(r"error|fatal|failed|not found|No space left|cannot", re.IGNORECASE)
@@ -20,11 +21,15 @@ class BuildProgress:
         self._step = ""
         self._first: tuple[float, int] | None = None
         self._done = self._all = 0
+        self._began = clock()
+        self._last_seconds = 0
 
     def progress(self, lines: list[str]) -> str:
         """``compiling 120/300, 40 %, about 3:10 left``, or the build step, or nothing yet."""
         for line in lines:
-            if step := _STEP.match(line):
+            if last := _LAST.match(line):
+                self._last_seconds = int(last["seconds"])
+            elif step := _STEP.match(line):
                 self._step = f"step {step['step']}: {step['what'][:60]}"
                 self._all = 0
             elif ninja := _NINJA.match(line):
@@ -32,7 +37,7 @@ class BuildProgress:
                 if total != self._all:
                     self._all, self._first = total, (self._clock(), self._done)
         if not self._all:
-            return self._step
+            return f"{self._step}{self._left_as_last_time()}" if self._step else ""
         return f"compiling {self._done}/{self._all}, {100 * self._done // self._all} %{self._left()}"
 
     def _left(self) -> str:
@@ -40,11 +45,20 @@ class BuildProgress:
         began, first = self._first
         steps = self._done - first
         if steps < 5:
-            return ""
+            return self._left_as_last_time()
         seconds = int((self._clock() - began) / steps * (self._all - self._done))
-        return f", about {seconds // 60}:{seconds % 60:02d} left"
+        return f", about {_clock(seconds)} left"
+
+    def _left_as_last_time(self) -> str:
+        """From the last build's time; nothing when this one has taken longer, or there was none."""
+        seconds = self._last_seconds - (self._clock() - self._began)
+        return f", about {_clock(int(seconds))} left if it goes as the last one" if seconds > 0 else ""
 
     def failure(self, lines: list[str]) -> list[str]:
         """The lines that name an error, or the last ones."""
         telling = [line for line in lines if _TELLING.search(line)]
         return (telling or lines)[-12:]
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 60}:{seconds % 60:02d}"

@@ -12,10 +12,12 @@ from gb10.commands.adopt import adopt_command
 from gb10.commands.chat import chat
 from gb10.commands.check import check
 from gb10.commands.convert import convert
+from gb10.commands.image import image
 from gb10.commands.models import models
 from gb10.commands.pin import pin
 from gb10.commands.plan import plan
 from gb10.commands.render import render
+from gb10.commands.rollback import rollback
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,6 +34,8 @@ cli.add_command(plan)
 cli.add_command(pin)
 cli.add_command(models)
 cli.add_command(convert)
+cli.add_command(image)
+cli.add_command(rollback)
 cli.add_command(adopt_command)
 cli.add_command(chat)
 

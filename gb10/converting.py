@@ -22,7 +22,7 @@ from pyinfra.context import ctx_host
 from gb10.convert_job import Making
 from gb10.convert_progress import ApplianceProgress, ConvertProgress
 from gb10.desired import PlacedFile
-from gb10.facts.docker import ImagePresent
+from gb10.facts.docker import ImageState
 from gb10.facts.models import ModelFiles
 from gb10.fetch_progress import FetchProgress
 from gb10.gguf import GgufError, Header, read_header
@@ -51,7 +51,8 @@ def state_of(host: Host, making: Making, locked: LockedFile) -> str:
 
 def build(host: Host, making: Making, say: Say) -> None:
     """The appliance is in the box's Docker."""
-    if host.get_fact(ImagePresent, image=making.box.appliance_image):
+    box = making.box
+    if host.get_fact(ImageState, image=box.appliance_image, folder=box.appliance_folder) != "absent":
         return
     _place(host, making.dockerfile_file)
     _run(host, making.build_job, ApplianceProgress(), say)

@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gb10.boxdata import AUTO, BoxData
 from gb10.catalogue import Catalogue
+from gb10.cmake_options import is_on
 from gb10.fetch_manifest import fetch_manifest
 from gb10.found import MOUNTS, FoundModel, places
 from gb10.lock import Lock
@@ -30,7 +31,7 @@ from gb10.presets import render_presets
 TOP = Path(__file__).resolve().parent.parent
 KEYRING = "/usr/share/keyrings/gb10-nvidia-container-toolkit.gpg"
 # What runs on the box, copied as it is.
-PROGRAMS = ("gb10_gate.py", "gb10_router.py", "gb10_fetch.py")
+PROGRAMS = ("gb10_gate.py", "gb10_router.py", "gb10_fetch.py", "gb10_image.py", "gb10_generations.py")
 # Nothing in these options leaves a process more rights than it needs to serve.
 HARDENING = (
     "--read-only",
@@ -50,6 +51,15 @@ class PlacedFile:
     owner: str = "0:0"
 
 
+def _label(text: str) -> str:
+    # In a LABEL, Docker reads $ as a variable between any quotes but single ones, and those have no escape.
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$") + '"'
+
+
+def _compact_json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TOP / "templates"),
@@ -60,6 +70,8 @@ def _environment() -> Environment:
         autoescape=False,  # noqa: S701  (unit files and Dockerfiles are not HTML)
     )
     environment.filters["quote"] = shlex.quote
+    environment.filters["label"] = _label
+    environment.filters["compact_json"] = _compact_json
     return environment
 
 
@@ -117,10 +129,14 @@ class Desired:
     # -- image ----------------------------------------------------------------------------------
 
     @cached_property
+    def cmake_flags(self) -> dict[str, str]:
+        """The build's -D flags, sorted by name; the accelerator's win."""
+        return dict(sorted((self.data.image_cmake_flags | self.data.image_accelerator_flags).items()))
+
+    @cached_property
     def dockerfile(self) -> str:
         """The Dockerfile: everything that goes into the image is named in it."""
-        data = self.data
-        flags = data.image_cmake_flags | data.image_accelerator_flags
+        data, flags = self.data, self.cmake_flags
         return _render(
             "Dockerfile.j2",
             build_base=data.image_build_base,
@@ -132,10 +148,13 @@ class Desired:
             repository=data.llama_repository,
             commit=data.llama_commit,
             ref=data.llama_ref,
-            cmake_flags=dict(sorted(flags.items())),
-            uses_cuda=flags.get("GGML_CUDA", "OFF").upper() in ("ON", "1", "TRUE", "YES"),
+            cmake_flags=flags,
+            uses_cuda=is_on(flags.get("GGML_CUDA", "OFF")),
             targets=data.image_cmake_targets,
             jobs=data.image_build_jobs,
+            build_proofs=data.image_build_proofs,
+            driver_stubs=data.image_driver_stubs,
+            device=data.accelerator_device,
             image_name=data.image_name,
             user_id=data.lane_user_id,
         )
@@ -154,6 +173,28 @@ class Desired:
     def image_folder(self) -> str:
         """The build's folder on the box: its log, and below ``context`` the Dockerfile."""
         return f"{self.data.state_dir}/image/{self.image.rpartition(':')[2]}"
+
+    @cached_property
+    def image_file(self) -> PlacedFile:
+        """What the program that builds and proves the image is given."""
+        data = self.data
+        content = {
+            "name": data.image_name,
+            "image": self.image,
+            "folder": self.image_folder,
+            "history": f"{data.state_dir}/image/builds.json",
+            "commit": data.llama_commit,
+            "flags": self.cmake_flags,
+            "system_info": list(data.image_system_info),
+            "lane": {
+                "lane": data.lane_name,
+                "image": self.image,
+                "cdi": data.accelerator_cdi,
+                "device": data.accelerator_device,
+                "environment": self.environment,
+            },
+        }
+        return PlacedFile(f"{self.image_folder}/image.json", _json(content))
 
     # -- appliance: not part of a deploy, `gb10 convert` builds it --------------------------------
 
@@ -289,6 +330,7 @@ class Desired:
             "wait_seconds": data.accelerator_wait_seconds,
             "environment": self.environment,
             "default_model": self.default_model,
+            "generations": f"{data.state_dir}/generations",
             "key_file": self.key_path,
             "presets": self.presets_path,
             "folders": sorted(places(data).values()),
@@ -380,6 +422,7 @@ class Desired:
         yield from self.program_files.values()
         yield from self.toolkit_files
         yield self.dockerfile_file
+        yield self.image_file
         yield self.fetch_manifest_file
         yield self.presets_file
         yield self.lane_file

@@ -17,6 +17,7 @@ from pyinfra_cli.inventory import make_inventory
 
 from gb10.boxdata import BoxData, assignments, read_box_data
 from gb10.catalogue import load_catalogue
+from gb10.cmake_options import load_cmake_options
 from gb10.desired import TOP, Desired
 from gb10.faults import BadInput, Fault
 from gb10.lock import load_lock
@@ -63,20 +64,39 @@ def _data_files(groups: list[str]) -> list[Path]:
     return [TOP / "group_data" / f"{group}.py" for group in ordered]
 
 
-def box_data(host: Host) -> BoxData:
-    """The checked data of ``host``. Raises `BadInput`."""
+def _places(host: Host) -> dict[str, str]:
+    """Where each key of ``host`` is set, as far as that is a data file."""
     places = assignments(_data_files(list(host.groups)), TOP)
     # What the inventory says of the host itself wins over its groups.
     own = {**host.inventory.host_data.get(host.name, {}), **host.inventory.override_data}
-    places = {key: place for key, place in places.items() if key not in own}
+    return {key: place for key, place in places.items() if key not in own}
+
+
+def box_data(host: Host) -> BoxData:
+    """The checked data of ``host``. Raises `BadInput`."""
     data: Mapping[str, object] = host.data.dict()  # type: ignore[no-untyped-call]
-    return read_box_data(data, host=host.name, places=places, connection_keys=CONNECTION_KEYS)
+    return read_box_data(data, host=host.name, places=_places(host), connection_keys=CONNECTION_KEYS)
+
+
+def _flag_faults(host: Host, data: BoxData) -> list[Fault]:
+    """Build flags that the pinned llama.cpp does not declare: it would swallow them."""
+    options = load_cmake_options()
+    if options.commit != data.llama_commit:
+        what = f"the list of build options is of {options.ref}, commit {options.commit[:12]}"
+        return [Fault(f"llama_commit {data.llama_commit[:12]}", what, "run `gb10 pin llama.cpp`")]
+    places = _places(host)
+    faults: list[Fault] = []
+    for key in ("image_cmake_flags", "image_accelerator_flags"):
+        flags: Mapping[str, str] = getattr(data, key)
+        where = {name: f"{places.get(key, f'data of host {host.name}')} {key}.{name}" for name in flags}
+        faults += options.faults(flags, where)
+    return faults
 
 
 def desired(host: Host) -> Desired:
     """What should be on ``host``. Raises `BadInput` with every fault of data, catalogue and lock."""
     data = box_data(host)
-    faults: list[Fault] = []
+    faults: list[Fault] = _flag_faults(host, data)
     catalogue = lock = None
     try:
         catalogue = load_catalogue(TOP / data.catalogue, load_preset_options())
@@ -86,6 +106,6 @@ def desired(host: Host) -> Desired:
         lock = load_lock(TOP / data.models_lock)
     except BadInput as error:
         faults += error.faults
-    if catalogue is None or lock is None:
+    if faults or catalogue is None or lock is None:
         raise BadInput(faults)
     return Desired(data, catalogue, lock)

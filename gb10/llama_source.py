@@ -1,6 +1,6 @@
-"""llama.cpp's repository, asked with git: the commit of a ref, and the option list of a commit.
+"""llama.cpp's repository, asked with git: the commit of a ref, and the option lists of a commit.
 
-Only the wanted file travels, where the server knows how (partial clone); a server that does not sends one
+Only the wanted files travel, where the server knows how (partial clone); a server that does not sends one
 commit's tree.
 """
 
@@ -10,9 +10,11 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from gb10.cmake_source import CMAKE_FILE, options_from_cmake
 from gb10.option_source import options_from_source
 
 OPTIONS_IN = "common/arg.cpp"
@@ -38,13 +40,7 @@ def commit_of(repository: str, ref: str) -> str:
 
 def read_options(repository: str, *, ref: str, commit: str) -> dict[str, object]:
     """The preset options of a commit, read from its source. Raises `LlamaSourceError`."""
-    with tempfile.TemporaryDirectory(prefix="gb10-pin-") as folder:
-        _git("init", "--quiet", "--bare", folder)
-        _git("-C", folder, "remote", "add", "origin", repository)
-        _git("-C", folder, "config", "remote.origin.promisor", "true")
-        _git("-C", folder, "config", "remote.origin.partialclonefilter", "blob:none")
-        fetch = ("fetch", "--quiet", "--depth", "1", "--no-tags", "--filter=blob:none", "origin", commit)
-        _git("-C", folder, *fetch, timeout=600)
+    with _fetched(repository, commit) as folder:
         source = _git("-C", folder, "show", f"{commit}:{OPTIONS_IN}", timeout=120)
     try:
         return options_from_source(source, ref=ref, commit=commit)
@@ -52,8 +48,36 @@ def read_options(repository: str, *, ref: str, commit: str) -> dict[str, object]
         raise LlamaSourceError(f"{repository}: {OPTIONS_IN} of {commit[:12]}: {error}") from None
 
 
+def read_cmake_options(repository: str, *, ref: str, commit: str) -> dict[str, object]:
+    """The build options of a commit, read from its CMake files. Raises `LlamaSourceError`."""
+    with _fetched(repository, commit) as folder:
+        paths = _git("-C", folder, "ls-tree", "-r", "--name-only", commit, timeout=120).splitlines()
+        files = {
+            path: _git("-C", folder, "show", f"{commit}:{path}", timeout=120)
+            for path in paths
+            if CMAKE_FILE.fullmatch(path)
+        }
+    try:
+        return options_from_cmake(files, ref=ref, commit=commit)
+    except ValueError as error:
+        raise LlamaSourceError(f"{repository}: {commit[:12]}: {error}") from None
+
+
+@contextmanager
+def _fetched(repository: str, commit: str) -> Iterator[str]:
+    """A folder with a bare repository that has ``commit`` and fetches its files when they are asked for."""
+    with tempfile.TemporaryDirectory(prefix="gb10-pin-") as folder:
+        _git("init", "--quiet", "--bare", folder)
+        _git("-C", folder, "remote", "add", "origin", repository)
+        _git("-C", folder, "config", "remote.origin.promisor", "true")
+        _git("-C", folder, "config", "remote.origin.partialclonefilter", "blob:none")
+        fetch = ("fetch", "--quiet", "--depth", "1", "--no-tags", "--filter=blob:none", "origin", commit)
+        _git("-C", folder, *fetch, timeout=600)
+        yield folder
+
+
 def render_options(options: Mapping[str, object]) -> str:
-    """The option list as the text that is committed: one option a line."""
+    """An option list as the text that is committed: one option a line."""
     rows = options["options"]
     assert isinstance(rows, list)
     head = {key: value for key, value in options.items() if key != "options"}

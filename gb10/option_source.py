@@ -47,7 +47,7 @@ def options_from_help(text: str, *, ref: str, commit: str) -> dict[str, object]:
     for head, rest, section in _help_blocks(text):
         names = re.findall(r"(?:^|[ ,])(--?[A-Za-z0-9][\w.-]*)", head)
         hint = re.sub(r"(?:^|[ ,])--?[A-Za-z0-9][\w.-]*,?", " ", head).strip()
-        negated = [name for name in names if re.match(r"--?no-", name)]
+        negated = _negated(names)
         plain = [name for name in names if name not in negated] or names
         env = re.findall(r"\(env: (\w+)\)", rest)
         if _REMOVED in rest:
@@ -69,6 +69,14 @@ def options_from_help(text: str, *, ref: str, commit: str) -> dict[str, object]:
             seen[name] = _make([name], [], [], kind, ["0", "1"] if name.startswith("dedup") else [])
             seen[name]["preset_only"] = True
     return _list(seen, removed, ref, commit)
+
+
+def _negated(names: list[str]) -> list[str]:
+    """The names that switch off: ``--no-x``, and beside one the short names after the last plain long one."""
+    if not any(name.startswith("--no-") for name in names):
+        return []
+    plain = [i for i, name in enumerate(names) if name.startswith("--") and not name.startswith("--no-")]
+    return names[plain[-1] + 1 :] if plain else [name for name in names if name.startswith("--no-")]
 
 
 def _list(

@@ -75,6 +75,17 @@ image_build_prepare: list[str] = []
 # Commands that the runtime stage runs.
 image_runtime_prepare: list[str] = []
 image_build_jobs = 0  # 0: all cores
+# What the build must prove of itself: a command of the build stage, and what its output must match (a regular
+# expression of CMake). The outputs are kept in the image.
+image_build_proofs: list[dict[str, str]] = []
+image_driver_stubs = (
+    ""  # folder of the build stage with a stand-in of the driver's library, to start without a GPU
+)
+# What llama.cpp's system info must say where the accelerator is there.
+image_system_info: list[str] = []
+image_keep = 3  # images kept on the box, the running and the previous one always among them
+# A deploy whose lane does not answer after a change puts the last lane that did back in place.
+rollback_on_failure = True
 
 # -- the appliance: llama.cpp's converter in an image of its own, built by the first `gb10 convert` ------
 appliance_name = "gb10/llm-appliance"

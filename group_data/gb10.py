@@ -19,6 +19,15 @@ image_accelerator_flags = {
 image_build_prepare = [
     "ln -sf libcuda.so /usr/local/cuda/targets/sbsa-linux/lib/stubs/libcuda.so.1",
 ]
+image_build_proofs = [
+    {
+        "name": "CUDA code",
+        "command": "cuobjdump --list-elf /out/llama-server | grep -o 'sm_[0-9a-z]*' | sort -u",
+        "expect": "^sm_121a$",
+    },
+]
+image_driver_stubs = "/usr/local/cuda/targets/sbsa-linux/lib/stubs"
+image_system_info = ["BLACKWELL_NATIVE_FP4 = 1"]
 image_runtime_prepare = [
     # The image's compat libraries would take the place of the driver's own, and CUDA would not start.
     "rm -rf /usr/local/cuda*/compat /etc/ld.so.conf.d/*compat* && ldconfig",

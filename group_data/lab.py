@@ -33,6 +33,14 @@ image_accelerator_flags = {
     "CMAKE_C_FLAGS_RELEASE": "-O1",
     "CMAKE_CXX_FLAGS_RELEASE": "-O1",
 }
+image_build_proofs = [
+    {
+        "name": "RPC code",
+        "command": "nm -C /build/bin/llama-server | grep -o 'ggml_backend_rpc_[a-z]*init' | sort -u",
+        "expect": "ggml_backend_rpc_init",
+    },
+]
+image_system_info = ["REPACK = 1"]
 
 # Debian's PyTorch and the other packages lie in the stand-in: no package index is needed (appliance.py).
 appliance_base = "standin/python-torch:trixie"

@@ -9,12 +9,19 @@ import click
 
 from gb10.boxdata import BoxData
 from gb10.catalogue import Catalogue, Model, load_catalogue
+from gb10.cmake_options import CMAKE_OPTIONS_FILE, load_cmake_options
 from gb10.commands import options
 from gb10.desired import TOP
 from gb10.faults import BadInput, Fault
 from gb10.hub import HubClient, HubError, read_token
 from gb10.inventory import box_data, load_inventory
-from gb10.llama_source import LlamaSourceError, commit_of, read_options, write_options
+from gb10.llama_source import (
+    LlamaSourceError,
+    commit_of,
+    read_cmake_options,
+    read_options,
+    write_options,
+)
 from gb10.lock import Lock, load_lock, write_lock
 from gb10.pinning import (
     IMAGES,
@@ -118,20 +125,29 @@ def _images(data: BoxData) -> tuple[str, ...]:
 
 
 def _pin_llama(data: BoxData, lock: Lock, *, anew: bool) -> tuple[Lock, Outcome]:
-    """Commit and option list; the list is read again when it is of another commit."""
+    """Commit and option lists; the lists are read again when one is of another commit."""
 
     def look_up(ref: str) -> str:
         return commit_of(data.llama_repository, ref)
 
     listed = str(PRESET_OPTIONS_FILE.relative_to(TOP))
     fresh, outcome = pin_llama(lock, data.llama_ref, listed, look_up, anew=anew)
-    if fresh.llama_cpp is None or load_preset_options(PRESET_OPTIONS_FILE).commit == fresh.llama_cpp.commit:
+    if fresh.llama_cpp is None:
+        return fresh, outcome
+    commit = fresh.llama_cpp.commit
+    if (
+        commit
+        == load_preset_options(PRESET_OPTIONS_FILE).commit
+        == load_cmake_options(CMAKE_OPTIONS_FILE).commit
+    ):
         return fresh, outcome
     try:
-        listed_now = read_options(data.llama_repository, ref=data.llama_ref, commit=fresh.llama_cpp.commit)
+        presets = read_options(data.llama_repository, ref=data.llama_ref, commit=commit)
+        flags = read_cmake_options(data.llama_repository, ref=data.llama_ref, commit=commit)
     except LlamaSourceError as error:
         return lock, Outcome(LLAMA, "failed", str(error))
-    write_options(PRESET_OPTIONS_FILE, listed_now)
+    write_options(PRESET_OPTIONS_FILE, presets)
+    write_options(CMAKE_OPTIONS_FILE, flags)
     return fresh, Outcome(LLAMA, "pinned", f"{outcome.text}, its options are in {listed}")
 
 

@@ -2,29 +2,81 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from typing import Any
+
 from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.api.facts import FactBase
 
+# $1 image, $2 its proof: the image's id or nothing, then the id that was proven or nothing.
+_LOOK = (
+    'docker image inspect --format "{{.Id}}" "$1" 2>/dev/null || echo none; '
+    r"""grep -o '"id": "sha256:[0-9a-f]*"' "$2" 2>/dev/null | head -n 1 | cut -d '"' -f 4"""
+)
 
-class ImagePresent(FactBase[bool]):
-    """True when Docker has the image; False also without Docker."""
+
+class ImageState(FactBase[str]):
+    """``absent``, ``unproven`` (no proof of it is kept), ``moved`` (the proof is of another one), ``proven``.
+
+    ``absent`` also without Docker.
+    """
 
     @staticmethod
-    def default() -> bool:
-        return False
+    def default() -> str:
+        return "absent"
 
-    def command(self, image: str) -> StringCommand:
-        return StringCommand(
-            "docker",
-            "image",
-            "inspect",
-            "--format",
-            "present",
-            QuoteString(image),
-            "2>/dev/null",
-            "||",
-            "echo absent",
-        )
+    def command(self, image: str, folder: str) -> StringCommand:
+        proof = f"{folder}/proof.json"
+        return StringCommand("sh", "-c", QuoteString(_LOOK), "-", QuoteString(image), QuoteString(proof))
 
-    def process(self, output: list[str]) -> bool:
-        return output[-1] == "present"
+    def process(self, output: list[str]) -> str:
+        there, *proven = [line.strip() for line in output]
+        if not there.startswith("sha256:"):
+            return "absent"
+        if not proven or not proven[0]:
+            return "unproven"
+        return "proven" if proven[0] == there else "moved"
+
+
+class Images(FactBase[list[dict[str, Any]]]):
+    """All images of the lane's name, newest first, as ``gb10_image.py list`` says; [] before it is there.
+
+    ``whole``: with the servers' help texts in their proofs, some 40 kB each.
+    """
+
+    @staticmethod
+    def default() -> list[dict[str, Any]]:
+        return []
+
+    def command(self, program: str, description: str, whole: bool = False) -> str:
+        run = shlex.join(["python3", program, description, "list", *(["whole"] if whole else [])])
+        return f"if [ -e {shlex.quote(program)} -a -e {shlex.quote(description)} ]; then {run} || true; fi"
+
+    def process(self, output: list[str]) -> list[dict[str, Any]]:
+        try:
+            return list(json.loads("\n".join(output))["images"])
+        except (ValueError, KeyError, TypeError):
+            return []
+
+
+class Generations(FactBase[dict[str, Any]]):
+    """The lanes that answered, as ``gb10_generations.py list`` says; none before it is there.
+
+    ``{"current": number, "installed": digest, "generations": [...], "changes": [...]}``
+    """
+
+    @staticmethod
+    def default() -> dict[str, Any]:
+        return {"current": 0, "installed": "", "generations": [], "changes": []}
+
+    def command(self, program: str, lane: str) -> str:
+        run = shlex.join(["python3", program, lane, "list"])
+        return f"if [ -e {shlex.quote(program)} -a -e {shlex.quote(lane)} ]; then {run} || true; fi"
+
+    def process(self, output: list[str]) -> dict[str, Any]:
+        try:
+            found = json.loads("\n".join(output))
+            return self.default() | dict(found)
+        except (ValueError, TypeError):
+            return self.default()

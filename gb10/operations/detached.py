@@ -114,15 +114,16 @@ def _follow(host: Host, job: Job, reader: Reader) -> bool:
     host.log(
         f"{job.title}: {'under way already, joining it' if word == 'joined' else 'started'} ({job.unit})"
     )
-    offset, rest, spoke = 0, b"", time.monotonic()
+    offset, rest, last, spoke = 0, b"", "", time.monotonic()
     while True:
         active, status, output = _look(host, job, offset)
         offset += len(output)
         lines, rest = _whole_lines(rest + output)
+        last = [last, *lines][-1]
         said = reader.progress(lines)
         ended = active not in ("active", "activating", "deactivating", "reloading")
         if ended and len(output) < CHUNK_BYTES:
-            return _report_end(host, job, reader, status, time.monotonic() - started)
+            return _report_end(host, job, reader, status, last, time.monotonic() - started)
         if time.monotonic() - spoke >= QUIET_SECONDS:
             host.log(f"{job.title}: {said or 'still running'} ({_clock(time.monotonic() - started)})")
             spoke = time.monotonic()
@@ -144,9 +145,11 @@ def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def _report_end(host: Host, job: Job, reader: Reader, status: str, seconds: float) -> bool:
+def _report_end(host: Host, job: Job, reader: Reader, status: str, last: str, seconds: float) -> bool:
     if status == "0":
-        host.log(f"{job.title}: done in {_clock(seconds)}")
+        # A program of ours ends with what it made of it.
+        made = f": {last.removeprefix('gb10: ')}" if last.startswith("gb10: ") else ""
+        host.log(f"{job.title}: done in {_clock(seconds)}{made}")
         return True
     what = "was ended from outside" if status == "none" else f"failed with exit status {status}"
     host.log_styled(f"{job.title} {what}; its output is in {job.log}:", fg="red", log_func=logger.error)

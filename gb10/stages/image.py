@@ -7,30 +7,35 @@ from pyinfra.context import host
 
 from gb10.build_progress import BuildProgress
 from gb10.desired import Desired
-from gb10.facts.docker import ImagePresent
+from gb10.facts.docker import ImageState
 from gb10.operations import Commands, detached, placed
 
 
 def build(box: Desired) -> None:
-    """Nothing where the tag is there already."""
+    """Nothing where the image is there and proven already."""
+    for program in ("gb10_gate.py", "gb10_image.py"):
+        placed.file(name=f"image: {program}", placed=box.program_files[program])
     placed.file(name="image: Dockerfile", placed=box.dockerfile_file)
+    placed.file(name="image: description", placed=box.image_file)
     built(name=f"image: {box.image}", box=box)
 
 
-def build_job(box: Desired) -> detached.Job:
-    """The build as a job that outlives the connection. One job a tag: a second run joins it."""
+def image_job(box: Desired, verb: str) -> detached.Job:
+    """``build`` or ``prove`` as a job that outlives the connection. One job a tag: a second run joins it."""
     tag = box.image.rpartition(":")[2]
-    context = f"{box.image_folder}/context"
     return detached.Job(
-        title=f"build of {box.image}",
+        title=f"build of {box.image}" if verb == "build" else f"proof of {box.image}",
         unit=f"gb10-image-{tag}.service",
         folder=box.image_folder,
-        command=("docker", "build", "--progress=plain", "--tag", box.image, context),
+        command=("python3", box.program_files["gb10_image.py"].path, box.image_file.path, verb),
     )
 
 
 @operation()
 def built(box: Desired) -> Commands:
-    """Docker has the image. The tag is the last thing that a build makes: a present one is whole."""
-    if not host.get_fact(ImagePresent, image=box.image):
-        yield from detached.commands(build_job(box), BuildProgress())
+    """Docker has the image and every proof of it holds. The tag is the last thing that a build makes."""
+    state = host.get_fact(ImageState, image=box.image, folder=box.image_folder)
+    if state != "proven":
+        # One that came from a file only has to prove itself; one whose tag was moved is built again.
+        verb = "prove" if state == "unproven" else "build"
+        yield from detached.commands(image_job(box, verb), BuildProgress())

@@ -8,7 +8,7 @@ from pyinfra.context import host
 
 from gb10 import conversion
 from gb10.desired import Desired
-from gb10.facts.docker import ImagePresent
+from gb10.facts.docker import ImageState
 from gb10.facts.found import found_on
 from gb10.facts.host_report import HostReport
 from gb10.facts.models import ModelFiles
@@ -29,7 +29,10 @@ def check(box: Desired) -> Desired:
         box = replace(box, found=found_on(host, box).models)
         deeper = host.get_fact(BoxReport, question={"ports": watched_ports(box)})
         # A Docker that hangs would not answer this either, and the reason be never said.
-        image_is_there = bool(deeper["docker"]) and host.get_fact(ImagePresent, image=box.image)
+        image_is_there = (
+            bool(deeper["docker"])
+            and host.get_fact(ImageState, image=box.image, folder=box.image_folder) != "absent"
+        )
         faults += box_faults(host.name, deeper, box, image_is_there)
         program = box.program_files["gb10_fetch.py"].content
         files = host.get_fact(ModelFiles, program=program, manifest=box.fetch_manifest)

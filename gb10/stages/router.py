@@ -8,7 +8,9 @@ from pyinfra.context import host
 
 from gb10.desired import Desired
 from gb10.facts.probe import LaneState
-from gb10.operations import Commands, placed
+from gb10.operations import Commands, going_back, placed
+
+CHANGE_SECONDS = 900  # for the unit to start: its gate waits for the accelerator
 
 # $1 the verb, $2 the unit. The start limit is there for crashes: it must not count our own restarts.
 # systemctl itself only says "see the journal": show what stands there.
@@ -24,7 +26,7 @@ exit 1
 def serve(box: Desired) -> None:
     """The running router reads changed presets again; a changed unit or image restarts it, once."""
     data = box.data
-    for program in ("gb10_gate.py", "gb10_router.py"):
+    for program in ("gb10_router.py", "gb10_generations.py"):
         placed.file(name=f"router: {program}", placed=box.program_files[program])
     placed.folder(name=f"router: {data.lane_config_dir}", path=data.lane_config_dir)
     placed.secret(name="router: API key", path=box.key_path, owner=f"{data.lane_user_id}:{data.lane_user_id}")
@@ -54,16 +56,18 @@ def settled(box: Desired) -> Commands:
         yield StringCommand("systemctl", "enable", "--quiet", box.unit)
     outdated = state["container_hash"] != box.lane_hash or state["key_newer"]
     if state["active"] not in ("active", "activating", "reloading"):
-        yield _with_reason("start", box)
+        yield from _with_reason("start", box)
     elif outdated:
         if state["key_newer"]:
             # Written while the clock was ahead it would stay newer than any start: a restart each deploy.
             yield StringCommand("touch", "--no-create", QuoteString(box.key_path))
-        yield _with_reason("restart", box)
+        yield from _with_reason("restart", box)
     elif state["presets_read"] != box.presets_digest:
         program = box.program_files["gb10_router.py"].path
-        yield StringCommand("python3", QuoteString(program), QuoteString(box.lane_path), "reload")
+        reload = StringCommand("python3", QuoteString(program), QuoteString(box.lane_path), "reload")
+        yield from going_back.commands(box, "the reload", going_back.ShellStep(reload, CHANGE_SECONDS))
 
 
-def _with_reason(verb: str, box: Desired) -> StringCommand:
-    return StringCommand("sh", "-c", QuoteString(_WITH_REASON), "-", verb, box.unit)
+def _with_reason(verb: str, box: Desired) -> Commands:
+    command = StringCommand("sh", "-c", QuoteString(_WITH_REASON), "-", verb, box.unit)
+    yield from going_back.commands(box, f"the {verb}", going_back.ShellStep(command, CHANGE_SECONDS))

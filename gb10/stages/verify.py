@@ -7,15 +7,14 @@ import time
 import gevent
 from paramiko import SSHException
 from pyinfra import logger
-from pyinfra.api.command import FunctionCommand, QuoteString, StringCommand
+from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.api.host import Host
 from pyinfra.api.operation import operation
-from pyinfra.api.state import State
 from pyinfra.context import host, state
 
 from gb10.desired import Desired
 from gb10.facts.answer import LaneAnswer, read_answer
-from gb10.operations import Commands
+from gb10.operations import Commands, going_back
 
 TIMEOUT_SECONDS = 1200
 HEARTBEAT_SECONDS = 5
@@ -38,10 +37,10 @@ def answered(box: Desired) -> Commands:
         if state.is_executing:
             host.log_styled(str(now), fg="green")
         return
-    yield FunctionCommand(_verify, (program, box.lane_path), {})
+    yield from going_back.commands(box, "verify", lambda host: _verify(host, program, box.lane_path))
 
 
-def _verify(state: State, host: Host, program: str, lane: str) -> bool:  # noqa: ARG001  (pyinfra passes both)
+def _verify(host: Host, program: str, lane: str) -> bool:
     command = StringCommand("python3", QuoteString(program), QuoteString(lane), "verify")
     started = time.monotonic()
 

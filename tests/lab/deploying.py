@@ -59,6 +59,21 @@ def deploy(
     )
 
 
+def gb10(host: LabHost, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A ``gb10`` command about this host, as a person runs it; output and errors together in ``stdout``."""
+    line = [str(PYINFRA.with_name("gb10")), command, *arguments]
+    return subprocess.run(
+        [*line, "--host", host.name, "--inventory", str(INVENTORY)],
+        cwd=paths.REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+
+
 def outcomes(output: str) -> dict[str, str]:
     """Operation name to ``Success``, ``No changes`` or ``Error``, read from pyinfra's output."""
     found: dict[str, str] = {}

@@ -96,7 +96,7 @@ def test_presets_that_were_written_but_not_read_are_read(host: LabHost) -> None:
         (f": > {lane.KEY}", "router: API key"),
         (f"systemctl disable {lane.UNIT}", "router: runs what is described"),
         (f"systemctl stop {lane.UNIT}", "router: runs what is described"),
-        ("rm /usr/local/lib/gb10/gb10_gate.py", "router: gb10_gate.py"),
+        ("rm /usr/local/lib/gb10/gb10_gate.py", "image: gb10_gate.py"),
         ("rm /etc/apt/preferences.d/gb10-nvidia-container-toolkit", "toolkit: version pin"),
         ("rm /usr/share/keyrings/gb10-nvidia-container-toolkit.gpg", "toolkit: keyring"),
         ("rm /srv/models/standin/tiny-b-GGUF/tiny-b-F16.gguf", "models: files"),

@@ -12,6 +12,7 @@ from pyinfra.context import ctx_host
 from gb10.boxdata import assignments, read_box_data
 from gb10.desired import TOP, Desired
 from gb10.inventory import CONNECTION_KEYS, desired, load_inventory
+from gb10.operations.going_back import ShellStep
 
 ALL_DATA = TOP / "group_data" / "all.py"
 
@@ -72,7 +73,8 @@ def described(command: Any) -> str:
     if isinstance(command, FileUploadCommand):
         return f"upload {command.src.getvalue().decode()}"
     if isinstance(command, FunctionCommand):
-        return f"call {command.function.__name__}"
+        steps = [part for part in command.args if isinstance(part, ShellStep)]
+        return str(steps[0].command) if steps else f"call {command.function.__name__}"
     assert isinstance(command, StringCommand)
     return str(command)
 

@@ -117,6 +117,11 @@ def test_started_and_done() -> None:
     assert reader.read == ["one", "two", "three"]
 
 
+def test_what_a_program_of_ours_made_of_it_is_said() -> None:
+    _, host, _ = run(["started"], look("inactive", "0", "one\ngb10: x:1 is proven: 9 MB\n"))
+    assert host.said[-1] == "build of x:1: done in 0:00: x:1 is proven: 9 MB"
+
+
 def test_done_before_the_first_look() -> None:
     good, _, reader = run(["started"], look("inactive", "0", "all\n"))
     assert good

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -21,6 +22,7 @@ def cmake_flags(text: str, folder: Path) -> dict[str, str]:
     """The flags as cmake gets them: the instruction's own shell runs it, with stand-ins on PATH."""
     (run,) = [line for line in instructions(text) if "cmake -S" in line]
     script = re.sub(r"^RUN (--mount=\S+\s+)*", "", run)
+    script = script.partition(" && echo ")[0]  # what it took is written down where a build is
     for name in ("cmake", "ccache"):
         program = folder / name
         program.write_text('#!/bin/sh\nfor word; do printf "%s\\0" "$word"; done\n')
@@ -95,21 +97,58 @@ def test_a_repository_is_one_word_of_the_shell() -> None:
 def test_two_stages_pinned_by_digest() -> None:
     found = instructions(box().dockerfile)
     bases = [line.split()[1] for line in found if line.startswith("FROM ")]
-    assert len(bases) == 2
-    assert all(re.search(r"@sha256:[0-9a-f]{64}$", base) for base in bases)
+    assert [base for base in bases if base != "runtime"] == [bases[0], bases[1]]
+    assert all(re.search(r"@sha256:[0-9a-f]{64}$", base) for base in bases[:2])
     runtime = found[[index for index, line in enumerate(found) if line.startswith("FROM")][1] :]
-    # Only the programs come over: no compiler, no source.
+    # Only the programs and what they say of themselves come over: no compiler, no source.
     copies = [line for line in runtime if line.startswith(("COPY", "ADD"))]
-    assert copies == ["COPY --from=build /out/ /usr/local/bin/"]
-    assert not any("cmake" in line or "git" in line.split() for line in runtime)
+    assert copies == [
+        "COPY --from=build /out/ /usr/local/bin/",
+        "COPY --from=build /proof/build.json /usr/share/gb10/",
+        "COPY --from=started /tmp/said/ /usr/share/gb10/",
+    ]
+    assert not any(line.startswith("RUN") and ("cmake" in line or "git" in line.split()) for line in runtime)
+
+
+def test_the_server_starts_against_the_stub_of_the_driver_where_there_is_no_gpu() -> None:
+    stubs = "/usr/local/cuda/targets/sbsa-linux/lib/stubs"
+    (started,) = [line for line in instructions(box().dockerfile) if "help.txt" in line]
+    assert f"--mount=type=bind,from=build,source={stubs},target=/driver-stubs" in started
+    assert "LD_LIBRARY_PATH=/driver-stubs" in started
+    (started,) = [line for line in instructions(box(image_driver_stubs="").dockerfile) if "help.txt" in line]
+    assert "driver-stubs" not in started
+
+
+def test_an_image_that_lists_the_accelerator_without_one_is_no_proof() -> None:
+    (started,) = [line for line in instructions(box().dockerfile) if "help.txt" in line]
+    assert "{ ! grep '^ *CUDA0:' devices.txt; }" in started
+
+
+def test_the_code_is_for_the_gpu_or_the_build_ends() -> None:
+    text = box().dockerfile
+    assert "cuobjdump --list-elf /out/llama-server" in text
+    assert "MATCHES [==[^sm_121a$]==]" in text
+
+
+@pytest.mark.parametrize("value", ["a b", 'a"b', "$HOME", "back\\slash"])
+def test_labels_say_flags_to_the_letter(value: str) -> None:
+    text = box(image_accelerator_flags={"CMAKE_CXX_FLAGS": value}).dockerfile
+    (line,) = [line for line in text.splitlines() if "gb10.flags=" in line]
+    said = line.partition("gb10.flags=")[2]
+    # What Docker makes of a double-quoted word, in the shell's own reading of one.
+    read = subprocess.run(
+        ["sh", "-c", f"printf %s {said}"], capture_output=True, text=True, check=True
+    ).stdout
+    assert json.loads(read)["CMAKE_CXX_FLAGS"] == value
 
 
 def test_the_server_is_not_root() -> None:
     found = instructions(box().dockerfile)
     users = [index for index, line in enumerate(found) if line.startswith("USER ")]
     assert [found[index] for index in users] == ["USER 10103:10103"]
-    # Nothing runs after it, so no step of the build fails for want of rights.
-    assert not any(line.startswith("RUN") for line in found[users[0] :])
+    # All that runs after it is the server itself, as that user.
+    (started,) = [line for line in found[users[0] :] if line.startswith("RUN")]
+    assert "/usr/local/bin/llama-server --help > help.txt" in started
     assert found[-1] == 'ENTRYPOINT ["/usr/local/bin/llama-server"]'
 
 

@@ -15,7 +15,7 @@ from pyinfra.api.facts import FactBase
 from pyinfra.connectors.util import make_unix_command
 
 from gb10.facts.answer import Answer, LaneAnswer, read_answer
-from gb10.facts.docker import ImagePresent
+from gb10.facts.docker import ImageState
 from gb10.facts.files import PathReport, PathState
 from gb10.facts.host_report import Host, HostReport
 from gb10.facts.models import ModelFiles
@@ -71,15 +71,36 @@ def test_path_report_of_real_files(name: str, tmp_path: Path) -> None:
 # -- docker -------------------------------------------------------------------------------------------
 
 
-def test_image_present() -> None:
-    fact = ImagePresent()
-    command = str(fact.command(image="gb10/llama-server:b1-abc"))
-    assert command.startswith("docker image inspect --format present gb10/llama-server:b1-abc ")
-    assert command.endswith("|| echo absent")
-    assert fact.process(["present"]) is True
-    assert fact.process(["absent"]) is False
-    assert fact.process(["", "absent"]) is False
-    assert fact.default() is False
+def image_state(folder: Path, docker: str) -> str:
+    """What the fact says when `docker` is this shell script."""
+    program = folder / "docker"
+    program.write_text(f"#!/bin/sh\n{docker}\n")
+    program.chmod(0o755)
+    fact = ImageState()
+    command = str(fact.command(image="gb10/llama-server:b1-abc", folder=str(folder)))
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env={"PATH": f"{folder}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return fact.process(done.stdout.splitlines())
+
+
+def test_an_image_and_its_proof(tmp_path: Path) -> None:
+    proof = tmp_path / "proof.json"
+    there = f"echo sha256:{'a' * 64}"
+    assert image_state(tmp_path, "exit 1") == "absent"
+    assert image_state(tmp_path, there) == "unproven"
+    proof.write_text(json.dumps({"id": f"sha256:{'a' * 64}", "build": {}}, indent=1))
+    assert image_state(tmp_path, there) == "proven"
+    assert image_state(tmp_path, "exit 1") == "absent"
+    proof.write_text(json.dumps({"id": f"sha256:{'b' * 64}"}, indent=1))
+    assert image_state(tmp_path, there) == "moved"
+    proof.write_text("")
+    assert image_state(tmp_path, there) == "unproven"
+    assert ImageState.default() == "absent"
 
 
 # -- host ---------------------------------------------------------------------------------------------

@@ -108,10 +108,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     repository = tmp_path / "llama.cpp"
     options = tmp_path / "preset_options.json"
     options.write_text((TOP / "gb10" / "preset_options.json").read_text())
+    cmake_options = tmp_path / "cmake_options.json"
+    cmake_options.write_text((TOP / "gb10" / "cmake_options.json").read_text())
     (tmp_path / "models.yaml").write_text(CATALOGUE)
     bench = Bench(tmp_path, Hub(), repository, options)
     (repository / "common").mkdir(parents=True)
     (repository / "common" / "arg.cpp").write_text(ARG_CPP)
+    (repository / "CMakeLists.txt").write_text('option(LLAMA_ONE "llama: one" ON)\n')
     bench.git("init", "-q")
     bench.git("add", ".")
     bench.git("commit", "-qm", "x")
@@ -127,6 +130,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     base = box_data(next(iter(load_inventory(TOP / "inventory.py"))))
     monkeypatch.setattr(command, "TOP", tmp_path)
     monkeypatch.setattr(command, "PRESET_OPTIONS_FILE", options)
+    monkeypatch.setattr(command, "CMAKE_OPTIONS_FILE", cmake_options)
     with HubServer(bench.hub) as server:
         changes = {
             "catalogue": "models.yaml",

@@ -15,7 +15,7 @@ from pyinfra.context import ctx_host, ctx_state
 
 from gb10.boxdata import OldLane
 from gb10.facts.answer import Answer, LaneAnswer
-from gb10.facts.docker import ImagePresent
+from gb10.facts.docker import ImageState
 from gb10.facts.host_report import Host, HostReport
 from gb10.facts.models import ModelFiles
 from gb10.facts.probe import BoxReport, OldLanes
@@ -106,16 +106,20 @@ def test_unit_files_are_kept_aside(tmp_path: Path) -> None:
 
 
 def test_an_image_that_is_there_is_not_built() -> None:
-    assert commands(image.built, {ImagePresent: True}, box=BOX) == []
-    assert commands(image.built, {ImagePresent: False}, box=BOX) == ["call follow"]
+    assert commands(image.built, {ImageState: "proven"}, box=BOX) == []
 
 
-def test_the_build_makes_the_tag_last_and_one_job_a_tag() -> None:
-    job = image.build_job(BOX)
-    assert job.command[:2] == ("docker", "build")
-    assert job.command[job.command.index("--tag") + 1] == BOX.image
-    assert job.unit != image.build_job(box(llama_ref="b1")).unit
-    assert BOX.dockerfile_file.path == f"{job.command[-1]}/Dockerfile"
+@pytest.mark.parametrize("state", ["absent", "unproven", "moved"])
+def test_an_image_that_is_not_proven_is_work(state: str) -> None:
+    assert commands(image.built, {ImageState: state}, box=BOX) == ["call follow"]
+
+
+def test_one_job_a_tag() -> None:
+    job = image.image_job(BOX, "build")
+    assert job.command == ("python3", "/usr/local/lib/gb10/gb10_image.py", BOX.image_file.path, "build")
+    assert job.unit == image.image_job(BOX, "prove").unit
+    assert job.unit != image.image_job(box(llama_ref="b1"), "build").unit
+    assert BOX.dockerfile_file.path == f"{BOX.image_folder}/context/Dockerfile"
 
 
 def test_model_files() -> None:
@@ -151,7 +155,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def test_preflight_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {HostReport: GOOD_HOST, BoxReport: report(), ImagePresent: False, ModelFiles: ROOMY}
+    facts = {HostReport: GOOD_HOST, BoxReport: report(), ImageState: "absent", ModelFiles: ROOMY}
     assert checked(facts, monkeypatch)[1] == []
 
 
@@ -166,14 +170,14 @@ def test_preflight_asks_a_docker_that_does_not_answer_once(monkeypatch: pytest.M
     facts = {HostReport: GOOD_HOST, BoxReport: report(docker=None), ModelFiles: ROOMY}
     host, faults = checked(facts, monkeypatch)
     assert len(faults) == 1
-    assert ImagePresent not in [fact for fact, _ in host.asked]
+    assert ImageState not in [fact for fact, _ in host.asked]
 
 
 def test_preflight_says_both_kinds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {
         HostReport: replace(GOOD_HOST, capability="9.0"),
         BoxReport: report(buildx=False),
-        ImagePresent: False,
+        ImageState: "absent",
         ModelFiles: ROOMY | {"shortage": "the disk of /srv has 1.00 GB free, but 90.00 GB are to come"},
     }
     faults = checked(facts, monkeypatch)[1]
@@ -220,7 +224,7 @@ class Verified(FactHost):
 
 def verified(output: list[str] | Exception) -> tuple[bool, str]:
     host = Verified(output)
-    good = verify._verify(None, host, "/p.py", "/lane.json")  # type: ignore[arg-type]
+    good = verify._verify(host, "/p.py", "/lane.json")  # type: ignore[arg-type]
     (said,) = host.said
     assert "\n" not in said
     return good, said

@@ -1,0 +1,111 @@
+"""``gb10 rollback``: the lane that answered before, image and presets, in one step."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.host import Host
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from gb10.commands import options
+from gb10.desired import Desired
+from gb10.facts.answer import read_answer
+from gb10.facts.docker import Generations
+from gb10.inventory import desired
+from gb10.operations.going_back import BACK_SECONDS, back_command
+from gb10.remote import connected
+
+
+@click.command()
+@click.option(
+    "--to", default="", metavar="TAG", help="Not the previous lane but the newest one with this image."
+)
+@click.option("--list", "listing", is_flag=True, help="Show what there is to go back to. Changes nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.one_host
+@options.inventory
+def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory: Path) -> None:
+    """Go back to the lane that answered before the present one: its image, unit and presets.
+
+    The lane restarts and must answer; what was done is recorded on the box. The data of this repository
+    stay as they are: the next deploy brings back what they describe.
+
+    Exit status: 0 the lane answers again, 1 it does not, or there is nowhere to go.
+
+    \b
+    Examples:
+      gb10 rollback --list
+      gb10 rollback
+      gb10 rollback --to b11312-1c03001ecfa9
+    """
+    with connected(inventory, host_name) as host:
+        box = desired(host)
+        known = host.get_fact(
+            Generations, program=box.program_files["gb10_generations.py"].path, lane=box.lane_path
+        )
+        if listing or not yes:
+            _show(known)
+        if listing:
+            return
+        if not yes:
+            click.confirm(f"Go back on {host.name}, with a restart of the lane?", abort=True)
+        done = go_back(host, box, to)
+    sys.exit(_report(box, done))
+
+
+def go_back(host: Host, box: Desired, to: str) -> dict[str, Any]:
+    """What ``gb10_generations.py back`` says. Raises pyinfra's ``PyinfraError`` when it says nothing."""
+    command = back_command(box, why="gb10 rollback", to=to)
+    with Console(stderr=True).status("going back: restart and first answer"):
+        _, output = host.run_shell_command(command, _sudo=True, _timeout=BACK_SECONDS)
+    try:
+        done: dict[str, Any] = json.loads(output.stdout_lines[-1])
+    except (ValueError, IndexError):
+        reason = (output.stderr_lines or ["the box has no record of its lanes: run a deploy first"])[-1]
+        raise PyinfraError(f"{host.name}: {reason}") from None
+    return done
+
+
+def _show(known: dict[str, Any]) -> None:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in ("lane", "image", "answered", ""):
+        table.add_column(heading, no_wrap=heading == "image")
+    installed_is_known = False
+    for entry in reversed(known["generations"]):
+        words = []
+        if entry["number"] == known["current"]:
+            words.append("answered last")
+        if entry["digest"] == known["installed"] and not installed_is_known:
+            words.append("in place")
+            installed_is_known = True
+        table.add_row(str(entry["number"]), entry["image"], entry["kept"], ", ".join(words))
+    console = Console(highlight=False)
+    console.print(table if known["generations"] else "no lane has answered yet")
+    if known["generations"] and not installed_is_known:
+        click.echo("in place is a lane that has not answered")
+    for change in [change for change in known["changes"] if change["what"] == "back"][-5:]:
+        outcome = "it answered" if change["answered"] else "it did not answer"
+        click.echo(f"{change['time']} back to lane {change['number']}, because {change['why']}: {outcome}")
+
+
+def _report(box: Desired, done: dict[str, Any]) -> int:
+    if done["state"] == "nothing":
+        click.echo(f"not gone back: {done['reason']}", err=True)
+        return 1
+    if done["state"] == "stuck":
+        click.echo(f"lane {done['to']} with {done['image']} does not answer: {done['reason']}", err=True)
+        return 1
+    answer = read_answer([json.dumps(done["answer"])])
+    click.echo(f"back at lane {done['to']} with {done['image']}: {answer}")
+    if done["image"] != box.image:
+        click.echo(f"note: the data describe {box.image}: the next deploy brings that one back")
+    else:
+        click.echo("note: the next deploy brings back what the data describe")
+    return 0

@@ -1,0 +1,43 @@
+"""What was: lanes that answered are kept to go back to, images that nobody needs any more go."""
+
+from __future__ import annotations
+
+from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
+
+from gb10.desired import Desired
+from gb10.facts.docker import Generations, Images
+from gb10.generations import is_kept, needed_images, superfluous
+from gb10.operations import Commands
+
+
+def keep(box: Desired) -> None:
+    """After verify: what is kept here has answered."""
+    kept(name="history: this lane answered", box=box)
+    pruned(name=f"history: at most {box.data.image_keep} images", box=box)
+
+
+def _known(box: Desired) -> dict[str, object]:
+    program = box.program_files["gb10_generations.py"].path
+    found: dict[str, object] = host.get_fact(Generations, program=program, lane=box.lane_path)
+    return found
+
+
+@operation()
+def kept(box: Desired) -> Commands:
+    """`gb10 rollback` can come back to this lane."""
+    if not is_kept(box, _known(box)):
+        program = box.program_files["gb10_generations.py"].path
+        yield StringCommand("python3", QuoteString(program), QuoteString(box.lane_path), "keep")
+
+
+@operation()
+def pruned(box: Desired) -> Commands:
+    """Never the running image, the previous one, or one that a container uses."""
+    program, description = box.program_files["gb10_image.py"].path, box.image_file.path
+    images = host.get_fact(Images, program=program, description=description)
+    over = superfluous(images, box.data.image_keep, needed_images(box, _known(box)))
+    if over:
+        names = (QuoteString(name) for name in over)
+        yield StringCommand("python3", QuoteString(program), QuoteString(description), "prune", *names)

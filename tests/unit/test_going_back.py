@@ -1,0 +1,110 @@
+"""A change that fails puts the last lane that answered back, and the deploy stays failed."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyinfra.api.command import StringCommand
+
+from gb10.operations import going_back
+from tests.unit.boxes import box
+
+BACK = {
+    "state": "back",
+    "reason": "",
+    "to": 3,
+    "image": "x:1",
+    "answer": {"state": "answered", "model": "m", "tokens_per_second": 9.0, "device": "CUDA0", "holder": "h"},
+}
+
+
+class Scripted:
+    """A host whose commands have these outcomes, in this order."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        self.outcomes = list(outcomes)
+        self.ran: list[str] = []
+        self.said: list[str] = []
+
+    def run_shell_command(self, command: StringCommand, **_: Any) -> tuple[bool, Any]:
+        self.ran.append(str(command))
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        ok, out, errors = outcome
+        lines = SimpleNamespace(stdout_lines=out, stderr_lines=errors, stderr="\n".join(errors))
+        return ok, lines
+
+    def log_styled(self, text: str, **_: Any) -> None:
+        self.said.append(text)
+
+
+def guarded(*outcomes: Any, **data: Any) -> tuple[bool, Scripted]:
+    host = Scripted(*outcomes)
+    step = going_back.ShellStep(StringCommand("systemctl", "restart", "l.service"), 60)
+    (command,) = going_back.commands(box(**data), "the restart", step)
+    good = command.function(None, host, *command.args)
+    assert host.outcomes == []
+    return good, host
+
+
+def said(state: dict[str, Any]) -> list[str]:
+    good, host = guarded((False, [], ["no"]), (False, [json.dumps(state)], []))
+    assert not good
+    assert host.said[0] == "no"
+    return host.said[1:]
+
+
+def test_a_change_that_works_goes_nowhere() -> None:
+    good, host = guarded((True, [], []))
+    assert good
+    assert host.ran == ["systemctl restart l.service"]
+    assert host.said == []
+
+
+def test_back_and_still_failed() -> None:
+    first, second = said(BACK)
+    assert first == "gone back to lane 3 (x:1): m answered with 9.0 tok/s on CUDA0 (h)"
+    assert second.startswith("the deploy has failed")
+
+
+def test_the_command_goes_back_only_from_what_has_not_answered() -> None:
+    _, host = guarded((False, [], []), (True, [json.dumps(BACK)], []))
+    program = "/usr/local/lib/gb10/gb10_generations.py"
+    assert host.ran[1] == (
+        f"python3 {program} /etc/llamacpp-playground/lane.json back --why 'the restart failed' --unverified"
+    )
+
+
+def test_one_that_does_not_answer_either() -> None:
+    lines = said(BACK | {"state": "stuck", "reason": "no accelerator"})
+    assert "which does not answer either: no accelerator" in lines[0]
+    assert "the fault is not in the change" in lines[1]
+
+
+def test_nowhere_to_go() -> None:
+    assert said(BACK | {"state": "nothing", "reason": "no lane has answered yet"}) == [
+        "not gone back: no lane has answered yet"
+    ]
+
+
+@pytest.mark.parametrize("outcome", [(False, [], ["sudo: no"]), (True, ["<html>"], []), OSError("reset")])
+def test_an_outcome_that_is_not_known_is_said_so(outcome: Any) -> None:
+    good, host = guarded((False, [], []), outcome)
+    assert not good
+    assert "going back is not known to have worked" in host.said[-1]
+
+
+def test_it_can_be_turned_off() -> None:
+    good, host = guarded((False, [], ["no"]), rollback_on_failure=False)
+    assert not good
+    assert len(host.ran) == 1
+
+
+def test_a_lost_connection_is_a_failed_step() -> None:
+    good, host = guarded(OSError("reset"), OSError("reset"))
+    assert not good
+    assert host.said[0] == "connection lost (reset)"
