@@ -21,7 +21,7 @@ from pyinfra.context import ctx_host
 
 from gb10.convert_job import Making
 from gb10.convert_progress import ApplianceProgress, ConvertProgress
-from gb10.desired import PlacedFile
+from gb10.desired import Desired, PlacedFile
 from gb10.facts.docker import ImageState
 from gb10.facts.models import ModelFiles
 from gb10.fetch_progress import FetchProgress
@@ -40,11 +40,12 @@ def look(host: Host, making: Making) -> dict[str, Any]:
     return _ask(host, making, "look")
 
 
-def state_of(host: Host, making: Making, locked: LockedFile) -> str:
+def state_of(host: Host, box: Desired, locked: LockedFile) -> str:
     """Is the file that the lock has on the box: ok, unverified, wrong, missing?"""
     entry = {key: getattr(locked, key) for key in ("repo", "revision", "file", "size", "sha256")}
-    manifest = {**making.manifest, "files": [{**entry, "path": making.result, "made": "gb10 convert"}]}
-    program = making.box.program_files["gb10_fetch.py"].content
+    path = f"{box.data.models_dir}/{locked.repo}/{locked.file}"
+    manifest = {**box.fetch_manifest, "files": [{**entry, "path": path, "made": "gb10 convert"}]}
+    program = box.program_files["gb10_fetch.py"].content
     answer = host.get_fact(ModelFiles, program=program, manifest=manifest)
     return str(answer["files"][0]["state"]) if answer["files"] else "missing"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from gb10.commands import options
 from gb10.conversion import DEFAULT_OUTTYPE, OTHER_OUTTYPE, OUTTYPES, WHY_Q8_0
 from gb10.convert_expect import judge, kinds
 from gb10.convert_job import Making
-from gb10.convert_source import read_source
+from gb10.convert_source import Source, read_source
 from gb10.converting import human
 from gb10.desired import TOP, Desired
 from gb10.faults import BadInput, Fault
@@ -51,8 +52,12 @@ def convert(
     """
     with connected(inventory, host_name) as host:
         box = desired(host)
-        making, model = _plan(box, what, outtype, name)
-        if _there_already(host, making):
+        wish = wish_of(box, what, outtype, name)
+        # What the lock has by this revision needs no hub to be known as right.
+        if _there_already(host, box, wish, wish.revision):
+            return
+        making = Making(box, wish.name, wish.file, _look_through(box, wish), wish.outtype)
+        if _there_already(host, box, wish, making.source.commit):
             return
         _show(host, making)
         found = converting.look(host, making)
@@ -76,11 +81,29 @@ def convert(
         converting.accept(host, making)
     click.echo(f"{host.name}: {making.result}: {human(size)}, sha256 {sha256}")
     click.echo(f"The recipe is in {box.data.models_lock}: commit it.")
-    _offer(making, model)
+    _offer(making, wish.model)
 
 
-def _plan(box: Desired, what: str, outtype: str | None, name: str | None) -> tuple[Making, Model | None]:
-    """What is to be made, by arguments, catalogue and hub. Raises `BadInput` or PyinfraError."""
+@dataclass(frozen=True)
+class Wish:
+    """What is to be made: ``file`` of the model ``name`` from ``repo`` at ``revision`` (a branch, a tag, a
+    commit). ``model`` is the catalogue's entry for it, ``locked`` what the lock has of it."""
+
+    name: str
+    file: str
+    repo: str
+    revision: str
+    outtype: str
+    model: Model | None
+    locked: LockedFile | None
+
+
+def wish_of(box: Desired, what: str, outtype: str | None, name: str | None) -> Wish:
+    """What the arguments mean, by catalogue and lock. Raises `BadInput`.
+
+    Without a revision that of the catalogue counts, else that of the lock, so that a file is made again as it
+    was; else ``main``.
+    """
     repo, _, revision = what.partition("@")
     catalogue = box.catalogue
     if "/" in repo:
@@ -99,38 +122,40 @@ def _plan(box: Desired, what: str, outtype: str | None, name: str | None) -> tup
     name = name or (model.name if model else repo.partition("/")[2])
     if why := refuse_name(name):
         raise BadInput([Fault(name, f"the name {why}", "give another --name")])
-    wanted = revision or (conversion.revision if conversion else None) or "main"
-    kind = outtype or (conversion.outtype if conversion else DEFAULT_OUTTYPE)
     file = model.file if model and model.name == name and model.file else f"{name}.gguf"
+    locked = box.lock.files.get((own_repo(name), file))
+    recipe = locked.recipe if locked else None
+    known = locked.revision if locked and recipe and recipe.repo == repo else None
+    revision = revision or (conversion.revision if conversion else None) or known or "main"
+    kind = outtype or (conversion.outtype if conversion else DEFAULT_OUTTYPE)
+    return Wish(name, file, repo, revision, kind, model, locked)
+
+
+def _look_through(box: Desired, wish: Wish) -> Source:
     try:
         hub = HubClient(box.data.models_hub, read_token())
-        source = read_source(hub, repo, wanted, lambda part: click.echo(f"… {part}", err=True))
+        return read_source(hub, wish.repo, wish.revision, lambda part: click.echo(f"… {part}", err=True))
     except HubError as error:
         raise PyinfraError(str(error)) from None
-    return Making(box, name, file, source, kind), model
 
 
-def _there_already(host: Host, making: Making) -> bool:
-    """True when the lock has it by the same recipe and the box has that file."""
-    locked = making.box.lock.files.get((own_repo(making.name), making.file))
-    if locked is None or not _same(locked, making):
+def _there_already(host: Host, box: Desired, wish: Wish, commit: str) -> bool:
+    """True when the lock has it, made of this commit in the same way, and the box has that very file.
+
+    A newer converter is no reason to make it again.
+    """
+    locked = wish.locked
+    if locked is None or locked.recipe is None or locked.revision != commit:
         return False
-    state = converting.state_of(host, making, locked)
+    if (locked.recipe.repo, locked.recipe.outtype) != (wish.repo, wish.outtype):
+        return False
+    state = converting.state_of(host, box, locked)
     if state in ("ok", "unverified"):
         note = "" if state == "ok" else " (its sha256 is read by the next deploy)"
-        click.echo(f"{host.name}: {making.result} is there already and right{note}: nothing to do")
+        path = f"{box.data.models_dir}/{locked.repo}/{locked.file}"
+        click.echo(f"{host.name}: {path} is there already and right{note}: nothing to do")
         return True
     return False
-
-
-def _same(locked: LockedFile, making: Making) -> bool:
-    """Made of the same source in the same way; a newer converter is no reason to make it again."""
-    recipe = locked.recipe
-    return (
-        recipe is not None
-        and (recipe.repo, locked.revision) == (making.source.repo, making.source.commit)
-        and recipe.outtype == making.outtype
-    )
 
 
 def _show(host: Host, making: Making) -> None:
