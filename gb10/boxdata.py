@@ -68,6 +68,10 @@ def _fetchable(value: str) -> str:
     return value
 
 
+def _url_or_nothing(value: str) -> str:
+    return _fetchable(_single_line(value)) if value else value
+
+
 def _address(value: str) -> str:
     try:
         ipaddress.IPv4Address(value)
@@ -111,6 +115,9 @@ AbsolutePath = Annotated[str, AfterValidator(_absolute), AfterValidator(_not_too
 MountedPath = Annotated[AbsolutePath, AfterValidator(_seen_by_the_lane)]
 FolderOrNothing = Annotated[str, AfterValidator(_path_or_nothing), AfterValidator(_mounted_or_nothing)]
 Url = Annotated[str, AfterValidator(_single_line), AfterValidator(_fetchable)]
+UrlOrNothing = Annotated[str, AfterValidator(_url_or_nothing)]
+# To one version: another one would be another image under the same tag.
+Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*==[0-9][\w.+-]*$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 Flag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
@@ -187,6 +194,15 @@ class BoxData(_Frozen):
     image_keep: Annotated[int, Field(ge=2, le=50)]
     rollback_on_failure: bool
     image_build_jobs: Annotated[int, Field(ge=0, le=512)]
+
+    appliance_name: ImageName
+    appliance_base: ImageReference
+    appliance_free_gib: Annotated[int, Field(ge=0)]
+    appliance_packages: Annotated[tuple[Package, ...], Field(min_length=1)]
+    appliance_index: UrlOrNothing
+    appliance_torch_index: UrlOrNothing
+    appliance_torch: Requirement
+    appliance_requirements: tuple[Requirement, ...]
 
     catalogue: Line
     models_lock: Line

@@ -11,6 +11,7 @@ from pyinfra.api.exceptions import PyinfraError
 from gb10.commands.adopt import adopt_command
 from gb10.commands.chat import chat
 from gb10.commands.check import check
+from gb10.commands.convert import convert
 from gb10.commands.image import image
 from gb10.commands.models import models
 from gb10.commands.pin import pin
@@ -32,6 +33,7 @@ cli.add_command(check)
 cli.add_command(plan)
 cli.add_command(pin)
 cli.add_command(models)
+cli.add_command(convert)
 cli.add_command(image)
 cli.add_command(rollback)
 cli.add_command(adopt_command)

@@ -196,6 +196,37 @@ class Desired:
         }
         return PlacedFile(f"{self.image_folder}/image.json", _json(content))
 
+    # -- appliance: not part of a deploy, `gb10 convert` builds it --------------------------------
+
+    @cached_property
+    def appliance_dockerfile(self) -> str:
+        """The Dockerfile of the image in which models are converted."""
+        data = self.data
+        return _render(
+            "appliance.Dockerfile.j2",
+            base=data.appliance_base,
+            packages=data.appliance_packages,
+            index=data.appliance_index,
+            torch_index=data.appliance_torch_index,
+            requirements=(data.appliance_torch, *data.appliance_requirements),
+            repository=data.llama_repository,
+            commit=data.llama_commit,
+            ref=data.llama_ref,
+            name=data.appliance_name,
+            user_id=data.lane_user_id,
+        )
+
+    @cached_property
+    def appliance_image(self) -> str:
+        """Name and tag of the appliance; the tag ends in the hash of its Dockerfile."""
+        digest = hashlib.sha256(self.appliance_dockerfile.encode()).hexdigest()
+        return f"{self.data.appliance_name}:{_tag_part(self.data.llama_ref)}-{digest[:12]}"
+
+    @property
+    def appliance_folder(self) -> str:
+        """The folder of its build on the box."""
+        return f"{self.data.state_dir}/appliance/{self.appliance_image.rpartition(':')[2]}"
+
     # -- models -----------------------------------------------------------------------------------
 
     @cached_property

@@ -87,6 +87,46 @@ image_keep = 3  # images kept on the box, the running and the previous one alway
 # A deploy whose lane does not answer after a change puts the last lane that did back in place.
 rollback_on_failure = True
 
+# -- the appliance: llama.cpp's converter in an image of its own, built by the first `gb10 convert` ------
+appliance_name = "gb10/llm-appliance"
+# The server image's base: it is on the box already, its digest is known, and its Python is the system's.
+appliance_base = image_runtime_base
+appliance_free_gib = 8  # for its build, on Docker's disk
+appliance_packages = ["ca-certificates", "git", "libgomp1", "python3", "python3-venv"]
+appliance_index = ""  # where pip looks; "" for its own default
+# PyTorch without CUDA: conversion needs none, and the image stays small.
+appliance_torch_index = "https://download.pytorch.org/whl/cpu"
+appliance_torch = "torch==2.11.0"
+# What llama.cpp asks for at this commit (requirements/requirements-convert_hf_to_gguf.txt), and all that this
+# asks for in its turn. The gguf package is not here: it is that of llama.cpp's own tree.
+appliance_requirements = [
+    "transformers==4.57.6",
+    "numpy==2.2.6",
+    "sentencepiece==0.2.3",
+    "protobuf==4.25.9",
+    "safetensors==0.8.0",
+    "tokenizers==0.22.2",
+    "huggingface-hub==0.36.2",
+    "hf-xet==1.8.0",
+    "regex==2026.11.19",
+    "tqdm==4.70.1",
+    "pyyaml==6.0.4",
+    "requests==2.34.2",
+    "certifi==2026.10.19.post1",
+    "charset-normalizer==3.5.3",
+    "idna==3.20",
+    "urllib3==2.8.0",
+    "filelock==4.3.1",
+    "fsspec==2026.9.0",
+    "packaging==26.4",
+    "sympy==1.14.0",
+    "mpmath==1.3.0",
+    "networkx==3.7",
+    "jinja2==3.1.6",
+    "markupsafe==3.0.4",
+    "typing-extensions==4.16.0",
+]
+
 # -- models -----------------------------------------------------------------------------------------
 catalogue = "models.yaml"
 models_lock = "models.lock"

@@ -42,6 +42,13 @@ image_build_proofs = [
 ]
 image_system_info = ["REPACK = 1"]
 
+# Debian's PyTorch and the other packages lie in the stand-in: no package index is needed (appliance.py).
+appliance_base = "standin/python-torch:trixie"
+appliance_index = "file:///opt/index/simple"
+appliance_torch_index = ""
+appliance_torch = "torch==2.6.0"
+appliance_free_gib = 2
+
 catalogue = "tests/lab/models.yaml"
 models_lock = "tests/lab/models.lock"
 models_hub = network.HUB_URL
