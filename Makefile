@@ -38,6 +38,10 @@ dry: setup ## what a deploy would change
 deploy: setup ## the deploy; it shows what it will do and asks
 	$(BIN)/pyinfra $(INVENTORY) deploy.py $(LIMIT)
 
+.PHONY: drift
+drift: setup ## what is on a box, against what should be (exit 0 clean, 2 drift, 1 could not tell)
+	$(BIN)/gb10 drift $(HOST) --inventory $(INVENTORY)
+
 .PHONY: lab-needs
 lab-needs:
 	@tests/machine.sh lab
@@ -67,6 +71,10 @@ clean-lab: setup ## end all lab hosts and delete the lab's cache
 .PHONY: bench-deploy
 bench-deploy: setup lab-needs ## seconds that a deploy with nothing to do takes (after make demo)
 	$(BIN)/python -m tests.bench.deploy
+
+.PHONY: bench-drift
+bench-drift: setup lab-needs ## seconds and remote commands of gb10 drift, clean 50 times of 50 (after make demo)
+	$(BIN)/python -m tests.bench.drift
 
 .PHONY: bench-image
 bench-image: setup lab-needs ## seconds of a build, a rebuild, and a change of one flag

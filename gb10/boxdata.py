@@ -12,6 +12,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -105,6 +106,14 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def _day(value: str) -> str:
+    try:
+        date.fromisoformat(value)
+    except ValueError:
+        raise ValueError("must be a day: YYYY-MM-DD") from None
+    return value
+
+
 Line = Annotated[str, AfterValidator(_single_line)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]+$")]
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]*(/[a-z0-9][a-z0-9_.-]*)*$")]
@@ -136,6 +145,16 @@ class OldLane(_Frozen):
     unit: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.@-]+\.service$")]
     container: Name
     port: Port
+
+
+class IgnoredDrift(_Frozen):
+    """A difference that `gb10 drift` does not count: ``item`` as it shows it, why, who answers for it, and
+    the day (``YYYY-MM-DD``) from which on it counts again."""
+
+    item: Line
+    reason: Line
+    owner: Line
+    expires: Annotated[str, AfterValidator(_day)]
 
 
 class FileSignal(_Frozen):
@@ -232,6 +251,12 @@ class BoxData(_Frozen):
     accelerator_cdi: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+=[A-Za-z0-9:._-]+$")]
     accelerator_signal: Annotated[FileSignal | PeerSignal, Field(discriminator="kind")]
     accelerator_wait_seconds: Annotated[int, Field(ge=0, le=600)]
+
+    open_ports: tuple[Port, ...]
+    drift_ignore: tuple[IgnoredDrift, ...]
+    drift_disk_percent: Annotated[int, Field(ge=1, le=100)]
+    drift_calendar: Line
+    notify_command: tuple[Line, ...]
 
     minimum_python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
     minimum_free_gib: Annotated[int, Field(ge=0)]
@@ -404,5 +429,6 @@ def _nested_keys(key: str) -> list[str]:
         "lanes_out": (OldLane,),
         "accelerator_signal": (FileSignal, PeerSignal),
         "image_build_proofs": (BuildProof,),
+        "drift_ignore": (IgnoredDrift,),
     }
     return [name for model in models.get(key, ()) for name in model.model_fields]

@@ -12,6 +12,7 @@ from gb10.commands.adopt import adopt_command
 from gb10.commands.chat import chat
 from gb10.commands.check import check
 from gb10.commands.convert import convert
+from gb10.commands.drift import drift_command
 from gb10.commands.image import image
 from gb10.commands.models import models
 from gb10.commands.pin import pin
@@ -38,6 +39,7 @@ cli.add_command(image)
 cli.add_command(rollback)
 cli.add_command(adopt_command)
 cli.add_command(chat)
+cli.add_command(drift_command)
 
 
 def main() -> None:

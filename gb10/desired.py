@@ -31,7 +31,14 @@ from gb10.presets import render_presets
 TOP = Path(__file__).resolve().parent.parent
 KEYRING = "/usr/share/keyrings/gb10-nvidia-container-toolkit.gpg"
 # What runs on the box, copied as it is.
-PROGRAMS = ("gb10_gate.py", "gb10_router.py", "gb10_fetch.py", "gb10_image.py", "gb10_generations.py")
+PROGRAMS = (
+    "gb10_gate.py",
+    "gb10_router.py",
+    "gb10_fetch.py",
+    "gb10_image.py",
+    "gb10_generations.py",
+    "gb10_drift.py",
+)
 # Nothing in these options leaves a process more rights than it needs to serve.
 HARDENING = (
     "--read-only",
@@ -315,13 +322,18 @@ class Desired:
         """sha256 of the preset file."""
         return hashlib.sha256(self.presets_file.content.encode()).hexdigest()
 
+    @property
+    def lane_host(self) -> str:
+        """The lane's address for programs on the box."""
+        return "127.0.0.1" if self.data.lane_address == "0.0.0.0" else self.data.lane_address  # noqa: S104
+
     @cached_property
     def lane_file(self) -> PlacedFile:
         """What the on-box programs know of the lane."""
         data = self.data
         content = {
             "lane": data.lane_name,
-            "host": "127.0.0.1" if data.lane_address == "0.0.0.0" else data.lane_address,  # noqa: S104
+            "host": self.lane_host,
             "port": data.lane_port,
             "image": self.image,
             "cdi": data.accelerator_cdi,
@@ -406,6 +418,35 @@ class Desired:
         )
         return PlacedFile(f"/etc/systemd/system/{self.unit}", text)
 
+    # -- the record and the nightly look ------------------------------------------------------------
+
+    @property
+    def record_path(self) -> str:
+        """What the last deploy recorded: see gb10/record.py."""
+        return f"{self.data.state_dir}/deployed.json"
+
+    @property
+    def drift_path(self) -> str:
+        """What the nightly look found."""
+        return f"{self.data.state_dir}/drift.json"
+
+    @cached_property
+    def nightly_files(self) -> tuple[PlacedFile, ...]:
+        """The program, the look that it shares with `gb10 drift`, and the units that run it."""
+        folder = self.data.program_dir
+        look = (TOP / "gb10/facts/probes/drift_state.py").read_text()
+        values = {
+            "program": f"{folder}/gb10_drift.py",
+            "record": self.record_path,
+            "calendar": self.data.drift_calendar,
+        }
+        return (
+            self.program_files["gb10_drift.py"],
+            PlacedFile(f"{folder}/drift_state.py", look, mode="0755"),
+            PlacedFile("/etc/systemd/system/gb10-drift.service", _render("gb10-drift.service.j2", **values)),
+            PlacedFile("/etc/systemd/system/gb10-drift.timer", _render("gb10-drift.timer.j2", **values)),
+        )
+
     # -- everything ---------------------------------------------------------------------------------
 
     @cached_property
@@ -419,7 +460,7 @@ class Desired:
 
     def files(self) -> Iterable[PlacedFile]:
         """Every file that the deploy puts on the box, in the order of the stages."""
-        yield from self.program_files.values()
+        yield from (file for name, file in self.program_files.items() if name != "gb10_drift.py")
         yield from self.toolkit_files
         yield self.dockerfile_file
         yield self.image_file
@@ -427,6 +468,7 @@ class Desired:
         yield self.presets_file
         yield self.lane_file
         yield self.unit_file
+        yield from self.nightly_files
 
 
 def _json(content: object) -> str:

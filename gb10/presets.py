@@ -151,3 +151,15 @@ def startup_faults(catalogue: Catalogue, models_max: int) -> list[Fault]:
     return [
         Fault(catalogue.path.name, why, f"raise models-max, or take `load-on-startup` off one of: {names}")
     ]
+
+
+def sections_of(text: str) -> list[tuple[str, dict[str, str]]]:
+    """The sections of a file that `render_presets` made, in order: name and keys."""
+    found: list[tuple[str, dict[str, str]]] = []
+    for line in text.splitlines():
+        if line.startswith("["):
+            found.append((line[1:-1], {}))
+        elif " = " in line and not line.startswith(";"):
+            key, _, value = line.partition(" = ")
+            found[-1][1][key] = value
+    return found

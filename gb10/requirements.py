@@ -102,6 +102,13 @@ def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_ther
     """
     data = box.data
     docker = report["docker"]
+    if report.get("lock"):
+        lock = report["lock"]
+        yield Fault(
+            name,
+            f"another deploy is under way: {lock['who'] or 'somebody'}, since {lock['since'] or 'just now'}",
+            "wait for its end, then try again",
+        )
     if docker is None:
         yield Fault(
             name,

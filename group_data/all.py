@@ -159,6 +159,17 @@ accelerator_cdi = "nvidia.com/gpu=all"  # Docker's name
 accelerator_signal = {"kind": "file", "path": "/dev/nvidia-uvm"}
 accelerator_wait_seconds = 90  # after a boot the driver may come later than Docker
 
+# -- drift: what is, against what should be (`gb10 drift`, and a look on the box each night) -----------------
+open_ports = [22]  # TCP ports that may be open on all addresses, beside the lane's own
+# Differences that do not count for a time: item as `gb10 drift` shows it, why, who answers for it, until
+# when: {"item": "box: reboot", "reason": "after the fair", "owner": "me", "expires": "2027-01-31"}
+drift_ignore: list[dict[str, str]] = []
+drift_disk_percent = 90  # a disk that is fuller than this is drift
+drift_calendar = "*-*-* 03:30"  # when the box looks at itself (systemd's OnCalendar)
+# Run on the box when its nightly look finds something else than the night before: program and arguments; the
+# message is JSON on its standard input. [] for none.
+notify_command: list[str] = []
+
 # -- preflight: what a box must be ------------------------------------------------------------------------
 minimum_python = "3.10"
 minimum_free_gib = 60  # for the build and the image, on Docker's disk

@@ -56,8 +56,9 @@ class BoxReport(ProbeFact):
     """What preflight must know and only root can see.
 
     Question: ``{"ports": [10103]}``. Answer: ``free_bytes``, ``docker`` (server version or null), ``buildx``
-    (bool), ``docker_root``, ``daemon`` (text of daemon.json or null) and ``holders``: port (as text) to
-    ``{"unit", "container", "process", "pid"}`` for each port of the question that somebody listens on.
+    (bool), ``docker_root``, ``daemon`` (text of daemon.json or null), ``lock`` (``{"who", "since"}``
+    of the deploy that is under way, or null) and ``holders``: port (as text) to ``{"unit", "container",
+    "process", "pid"}`` for each port of the question that somebody listens on.
     """
 
     program = "box_report.py"

@@ -22,6 +22,8 @@ from pyinfra.api.exceptions import ConnectError, PyinfraError
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
+from gb10.operations import deploy_lock
+
 POLL_SECONDS = 1.0
 # A router that restarts, a laptop that changes networks.
 RECONNECT_SECONDS = 300
@@ -197,5 +199,6 @@ def _reconnect(host: Host) -> None:
     try:
         host.disconnect()
         host.connect(show_errors=False, raise_exceptions=True)
+        deploy_lock.again(host)
     except (ConnectError, SSHException, OSError, EOFError):
         return  # the caller tries again until its time is over

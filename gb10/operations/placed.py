@@ -16,8 +16,10 @@ from pyinfra.context import host
 
 from gb10.desired import PlacedFile
 from gb10.facts.files import PathReport
+from gb10.facts.shared import look
 from gb10.operations import Commands
 
+UPLOAD = "/tmp/gb10-upload-"  # noqa: S108  (and a name of its own for each)
 # $1 upload, $2 target, $3 owner, $4 mode. Two deploys at once share the temporary name: the folder is locked.
 _INTO_PLACE = (
     'set -e; new="$2.gb10-new"; mkdir -p "$(dirname "$2")"; exec 9< "$(dirname "$2")"; flock 9; '
@@ -28,11 +30,11 @@ _INTO_PLACE = (
 
 def file_commands(placed: PlacedFile) -> Commands:
     """The commands that make ``placed`` so, none when it is. For use inside an operation."""
-    state = host.get_fact(PathReport, path=placed.path)
+    state = look(host, PathReport, path=placed.path)
     content = placed.content.encode()
     if state is None or state.sha256 != hashlib.sha256(content).hexdigest():
         # A name of its own: two runs at once must not write into each other's upload.
-        upload = f"/tmp/gb10-upload-{uuid4().hex}"  # noqa: S108
+        upload = f"{UPLOAD}{uuid4().hex}"
         # Uploaded as the login user, whatever becomes of it later is root's.
         yield FileUploadCommand(BytesIO(content), upload, _sudo=False)
         yield StringCommand(
@@ -58,7 +60,7 @@ def file(placed: PlacedFile) -> Commands:
 @operation()
 def folder(path: str, mode: str = "0755", owner: str = "0:0") -> Commands:
     """The folder exists with this owner (``uid:gid``) and mode; what is in it is left alone."""
-    state = host.get_fact(PathReport, path=path)
+    state = look(host, PathReport, path=path)
     if state is None:
         yield StringCommand("mkdir", "-p", QuoteString(path))
         state_owner, state_mode = "", ""
@@ -76,7 +78,7 @@ def secret(path: str, owner: str) -> Commands:
 
     One that is there is kept; an empty file is what a full disk leaves behind, and is made anew.
     """
-    state = host.get_fact(PathReport, path=path)
+    state = look(host, PathReport, path=path)
     empty = hashlib.sha256(b"").hexdigest()
     if state is None or state.sha256 == empty:
         script = (

@@ -8,6 +8,7 @@ from pyinfra.context import host
 
 from gb10.desired import Desired
 from gb10.facts.docker import Generations, Images
+from gb10.facts.shared import look
 from gb10.generations import is_kept, needed_images, superfluous
 from gb10.operations import Commands
 
@@ -20,7 +21,7 @@ def keep(box: Desired) -> None:
 
 def _known(box: Desired) -> dict[str, object]:
     program = box.program_files["gb10_generations.py"].path
-    found: dict[str, object] = host.get_fact(Generations, program=program, lane=box.lane_path)
+    found: dict[str, object] = look(host, Generations, program=program, lane=box.lane_path)
     return found
 
 
@@ -36,7 +37,7 @@ def kept(box: Desired) -> Commands:
 def pruned(box: Desired) -> Commands:
     """Never the running image, the previous one, or one that a container uses."""
     program, description = box.program_files["gb10_image.py"].path, box.image_file.path
-    images = host.get_fact(Images, program=program, description=description)
+    images = look(host, Images, program=program, description=description)
     over = superfluous(images, box.data.image_keep, needed_images(box, _known(box)))
     if over:
         names = (QuoteString(name) for name in over)

@@ -8,15 +8,19 @@ from pyinfra.context import host
 from gb10.build_progress import BuildProgress
 from gb10.desired import Desired
 from gb10.facts.docker import ImageState
+from gb10.facts.shared import look
 from gb10.operations import Commands, detached, placed
+from gb10.stages import corrections, stage
 
 
+@stage("image")
 def build(box: Desired) -> None:
     """Nothing where the image is there and proven already."""
     for program in ("gb10_gate.py", "gb10_image.py"):
         placed.file(name=f"image: {program}", placed=box.program_files[program])
     placed.file(name="image: Dockerfile", placed=box.dockerfile_file)
     placed.file(name="image: description", placed=box.image_file)
+    corrections.tag(name="image: the tag is the deploy's", box=box)
     built(name=f"image: {box.image}", box=box)
 
 
@@ -34,7 +38,7 @@ def image_job(box: Desired, verb: str) -> detached.Job:
 @operation()
 def built(box: Desired) -> Commands:
     """Docker has the image and every proof of it holds. The tag is the last thing that a build makes."""
-    state = host.get_fact(ImageState, image=box.image, folder=box.image_folder)
+    state = look(host, ImageState, image=box.image, folder=box.image_folder)
     if state != "proven":
         # One that came from a file only has to prove itself; one whose tag was moved is built again.
         verb = "prove" if state == "unproven" else "build"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
@@ -9,7 +11,9 @@ from pyinfra.context import host
 from gb10.boxdata import OldLane
 from gb10.desired import Desired
 from gb10.facts.probe import OldLanes
+from gb10.facts.shared import look
 from gb10.operations import Commands
+from gb10.stages import stage
 
 # Unit files are kept below state_dir: a lane that was needed after all can be put back.
 # From /: cp of coreutils 9.1 loses the leading slash of a path with --parents.
@@ -19,17 +23,24 @@ _SET_ASIDE = (
 )
 
 
+@stage("lanes")
 def retire(box: Desired) -> None:
     """One operation a lane; nothing where there is none."""
-    for lane in box.data.lanes_out:
-        retired(name=f"old lane out: {lane.unit}", lane=lane, aside=f"{box.data.state_dir}/retired")
+    lanes = box.data.lanes_out
+    for lane in lanes:
+        retired(
+            name=f"old lane out: {lane.unit}", lane=lane, aside=f"{box.data.state_dir}/retired", among=lanes
+        )
 
 
 @operation()
-def retired(lane: OldLane, aside: str) -> Commands:
-    """``lane`` neither runs nor comes back at the next boot. Model files and volumes are not touched."""
-    question = {"lanes": [{"unit": lane.unit, "container": lane.container}]}
-    state = host.get_fact(OldLanes, question=question)[lane.unit]
+def retired(lane: OldLane, aside: str, among: Sequence[OldLane] = ()) -> Commands:
+    """``lane`` neither runs nor comes back at the next boot. Model files and volumes are not touched.
+
+    ``among`` are all old lanes: one look is for all of them.
+    """
+    question = {"lanes": [{"unit": one.unit, "container": one.container} for one in among or [lane]]}
+    state = look(host, OldLanes, question=question)[lane.unit]
     known = state["loaded"] not in ("not-found", "masked")
     # A mask keeps a unit from starting and does not stop one that runs.
     if state["active"] not in ("inactive", "failed"):

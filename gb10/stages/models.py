@@ -7,12 +7,15 @@ from pyinfra.context import host
 
 from gb10.desired import Desired
 from gb10.facts.models import ModelFiles
+from gb10.facts.shared import look
 from gb10.fetch_progress import FetchProgress
 from gb10.operations import Commands, detached, placed
+from gb10.stages import stage
 
 _PROGRAM = "gb10_fetch.py"
 
 
+@stage("models")
 def fetch(box: Desired) -> None:
     """Nothing is ever deleted here, and a file that is right is never fetched again."""
     placed.file(name="models: downloader", placed=box.program_files[_PROGRAM])
@@ -34,5 +37,5 @@ def fetch_job(box: Desired) -> detached.Job:
 def fetched(box: Desired) -> Commands:
     """All files are there and proven."""
     program = box.program_files[_PROGRAM].content
-    if not host.get_fact(ModelFiles, program=program, manifest=box.fetch_manifest)["ok"]:
+    if not look(host, ModelFiles, program=program, manifest=box.fetch_manifest)["ok"]:
         yield from detached.commands(fetch_job(box), FetchProgress())

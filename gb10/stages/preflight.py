@@ -9,11 +9,14 @@ from pyinfra.context import host
 from gb10 import conversion
 from gb10.desired import Desired
 from gb10.facts.docker import ImageState
+from gb10.facts.drift import foresee
 from gb10.facts.found import found_on
 from gb10.facts.host_report import HostReport
 from gb10.facts.models import ModelFiles
 from gb10.facts.probe import BoxReport
+from gb10.facts.shared import look
 from gb10.faults import BadInput, Fault
+from gb10.operations import deploy_lock
 from gb10.requirements import box_faults, description_faults, host_faults, watched_ports
 
 
@@ -31,11 +34,11 @@ def check(box: Desired) -> Desired:
         # A Docker that hangs would not answer this either, and the reason be never said.
         image_is_there = (
             bool(deeper["docker"])
-            and host.get_fact(ImageState, image=box.image, folder=box.image_folder) != "absent"
+            and look(host, ImageState, image=box.image, folder=box.image_folder) != "absent"
         )
         faults += box_faults(host.name, deeper, box, image_is_there)
         program = box.program_files["gb10_fetch.py"].content
-        files = host.get_fact(ModelFiles, program=program, manifest=box.fetch_manifest)
+        files = look(host, ModelFiles, program=program, manifest=box.fetch_manifest)
         if files["shortage"]:
             faults.append(
                 Fault(host.name, files["shortage"], "make room, or take a model out of the catalogue")
@@ -45,3 +48,9 @@ def check(box: Desired) -> Desired:
     if faults:
         raise BadInput(faults)
     return box
+
+
+def hold(box: Desired) -> None:
+    """The box is this deploy's alone until it ends, or its connection does."""
+    foresee(host, box)
+    deploy_lock.held(name="preflight: no other deploy", box=box)

@@ -8,7 +8,9 @@ from pyinfra.context import host
 
 from gb10.desired import Desired
 from gb10.facts.probe import LaneState
+from gb10.facts.shared import look
 from gb10.operations import Commands, going_back, placed
+from gb10.stages import corrections, stage
 
 CHANGE_SECONDS = 900  # for the unit to start: its gate waits for the accelerator
 
@@ -23,6 +25,7 @@ exit 1
 """
 
 
+@stage("router")
 def serve(box: Desired) -> None:
     """The running router reads changed presets again; a changed unit or image restarts it, once."""
     data = box.data
@@ -33,7 +36,9 @@ def serve(box: Desired) -> None:
     placed.file(name="router: presets", placed=box.presets_file)
     placed.file(name="router: lane description", placed=box.lane_file)
     placed.file(name=f"router: {box.unit}", placed=box.unit_file)
+    corrections.drop_ins(name="router: no drop-ins", box=box)
     settled(name="router: runs what is described", box=box)
+    corrections.container(name="router: nothing was altered", box=box)
 
 
 @operation()
@@ -49,7 +54,7 @@ def settled(box: Desired) -> Commands:
         "presets": box.presets_path,
         "key": box.key_path,
     }
-    state = host.get_fact(LaneState, question=question)
+    state = look(host, LaneState, question=question)
     if state["needs_reload"]:
         yield StringCommand("systemctl", "daemon-reload")
     if state["enabled"] != "enabled":

@@ -14,7 +14,9 @@ from gb10.daemon_json import PATH as DAEMON_JSON
 from gb10.daemon_json import merged_text
 from gb10.desired import KEYRING, Desired, PlacedFile
 from gb10.facts.probe import ToolkitState
+from gb10.facts.shared import look
 from gb10.operations import Commands, placed
+from gb10.stages import stage
 
 # From /: cp of coreutils 9.1 loses the leading slash of a path with --parents.
 _SET_ASIDE = 'set -e; mkdir -p "$1"; cd /; cp -a --parents "$2" "$1"'
@@ -76,6 +78,7 @@ systemctl restart nvidia-cdi-refresh.service || {
 """
 
 
+@stage("toolkit")
 def install(box: Desired) -> None:
     """Every step looks for itself; on a settled box none changes anything."""
     source, preferences = box.toolkit_files
@@ -98,7 +101,7 @@ def _state(box: Desired) -> dict[str, Any]:
         "keyring": KEYRING,
         "cdi": box.data.accelerator_cdi,
     }
-    answer: dict[str, Any] = host.get_fact(ToolkitState, question=question) | {"repository": repository}
+    answer: dict[str, Any] = look(host, ToolkitState, question=question) | {"repository": repository}
     return answer
 
 

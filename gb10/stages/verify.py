@@ -14,12 +14,15 @@ from pyinfra.context import host, state
 
 from gb10.desired import Desired
 from gb10.facts.answer import LaneAnswer, read_answer
+from gb10.facts.shared import look
 from gb10.operations import Commands, going_back
+from gb10.stages import stage
 
 TIMEOUT_SECONDS = 1200
 HEARTBEAT_SECONDS = 5
 
 
+@stage("verify")
 def answer(box: Desired) -> None:
     answered(name="verify: the lane answers from its accelerator", box=box)
 
@@ -32,7 +35,7 @@ def answered(box: Desired) -> Commands:
     is changed. Otherwise the default model is loaded, which is a change and counts as one.
     """
     program = box.program_files["gb10_router.py"].path
-    now = host.get_fact(LaneAnswer, program=program, lane=box.lane_path)
+    now = look(host, LaneAnswer, program=program, lane=box.lane_path)
     if now.state == "answered":
         if state.is_executing:
             host.log_styled(str(now), fg="green")

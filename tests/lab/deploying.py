@@ -43,19 +43,24 @@ def command(host: LabHost, *options: str, data: Mapping[str, object] | None = No
 
 
 def deploy(
-    host: LabHost, *options: str, data: Mapping[str, object] | None = None
+    host: LabHost,
+    *options: str,
+    data: Mapping[str, object] | None = None,
+    top: Path = paths.REPOSITORY,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """The deploy with ``-y``; standard output and error come together in ``stdout``."""
+    """The deploy with ``-y``; standard output and error come together in ``stdout``. ``top`` is the
+    repository that is deployed, ``env`` more environment."""
     return subprocess.run(
         command(host, "-y", *options, data=data),
-        cwd=paths.REPOSITORY,
+        cwd=top,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=LIMIT_SECONDS,
         check=False,
-        env={**os.environ, "PYINFRA_PROGRESS": "off"},
+        env={**os.environ, "PYINFRA_PROGRESS": "off", "PYTHONPATH": str(top), **(env or {})},
     )
 
 

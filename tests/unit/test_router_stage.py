@@ -137,6 +137,8 @@ def test_the_key_belongs_to_the_server_alone(monkeypatch: pytest.MonkeyPatch) ->
             router.placed, name, lambda name_=name, **arguments: called.append((name_, arguments))
         )
     monkeypatch.setattr(router, "settled", lambda **arguments: called.append(("settled", arguments)))
+    for name in ("drop_ins", "container"):
+        monkeypatch.setattr(router.corrections, name, lambda **_: None)
     router.serve(BOX)
     secrets = [arguments for name, arguments in called if name == "secret"]
     assert [(one["path"], one["owner"]) for one in secrets] == [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 
@@ -89,6 +91,22 @@ def holders(ports: list[int]) -> dict[str, dict[str, object]]:
     return found
 
 
+def deploy_lock(path: str = "/run/gb10-deploy.lock") -> dict[str, str] | None:
+    """Who holds the box for a deploy; None when nobody does. Asks, and takes nothing."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+            if struct.unpack("hhqqi", answer)[0] == fcntl.F_UNLCK:
+                return None
+            note = json.load(file)
+            return {"who": str(note["who"]), "since": str(note["since"])}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"who": "", "since": ""}
+
+
 def free_bytes(path: str) -> int:
     while not os.path.exists(path):
         path = os.path.dirname(path)
@@ -105,6 +123,7 @@ def main(question: dict[str, list[int]]) -> dict[str, object]:
         "free_bytes": free_bytes(docker_root or "/var/lib/docker"),
         "holders": holders(question["ports"]),
         "daemon": read("/etc/docker/daemon.json") or None,
+        "lock": deploy_lock(),
     }
 
 

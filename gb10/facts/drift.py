@@ -1,0 +1,75 @@
+"""What a plan of operations cannot see of a box: one question, one answer, one remote command."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from pyinfra.api.host import Host
+
+from gb10.desired import KEYRING, Desired
+from gb10.facts.files import PathReport, PathState
+from gb10.facts.probe import ProbeFact
+from gb10.facts.shared import known, look
+
+
+class DriftState(ProbeFact):
+    """The box as it is, beside what operations look at.
+
+    Question: see `question_of`. Answer: ``facts``, which stay the same while nobody changes the box
+    (``STAGE: WHAT`` to text, list or mapping; what may be secret only as a digest); ``files``, each path of
+    the question to ``MODE UID:GID SHA256``; ``models``, each model of the running router to its settings,
+    or ``models_error``; ``readings``: ``boot`` (id), ``time`` (seconds since the epoch), ``oom_kills`` and
+    ``restarts`` (counters), ``disks`` (path to [bytes free, bytes in all]), ``reboot`` (packages that want
+    one, null for none) and ``would_move`` (package to [installed, candidate]); ``record``, what the last
+    deploy left, or null, and ``record_state``, as in ``files``;
+    ``lock``, ``{"who", "since"}`` of the deploy that is under way, or null.
+    """
+
+    program = "drift_state.py"
+
+
+def question_of(box: Desired, deep: bool = False) -> dict[str, Any]:
+    """The question about ``box``. With ``deep`` each model file is read as a whole."""
+    data = box.data
+    return {
+        "unit": box.unit,
+        "lane": data.lane_name,
+        "image": box.image,
+        "host": box.lane_host,
+        "port": data.lane_port,
+        "key": box.key_path,
+        "environment": sorted(box.environment),
+        "packages": list(data.toolkit_packages),
+        "keyring": KEYRING,
+        "models": sorted(file["path"] for file in box.fetch_manifest["files"]),
+        "models_dir": data.models_dir,
+        "units_out": [lane.unit for lane in data.lanes_out],
+        "containers_out": [lane.container for lane in data.lanes_out],
+        "paths": sorted([*(placed.path for placed in box.files()), data.lane_config_dir]),
+        "disks": sorted({"/", data.state_dir, data.models_dir, "/var/lib/docker"}),
+        "record": box.record_path,
+        **({"deep": True} if deep else {}),
+    }
+
+
+def foresee(host: Host, box: Desired) -> None:
+    """One look instead of one for each file: `PathReport` has the answers for all that the deploy places."""
+    seen = look(host, DriftState, question=question_of(box))
+    states = {
+        **seen["files"],
+        box.key_path: seen["facts"]["router: API key"],
+        box.record_path: seen["record_state"],
+    }
+    for path, text in states.items():
+        known(host, PathReport, path_state(text), path=path)
+
+
+def path_state(text: str) -> PathState | None:
+    """A `PathState` of what the look says: ``MODE UID:GID``, then the digest of a file's content, or for a
+    secret only whether it is empty."""
+    if not text:
+        return None
+    mode, owner, *rest = text.split()
+    digest = hashlib.sha256(b"").hexdigest() if rest == ["empty"] else "".join(rest)
+    return PathState("regular file" if rest else "", mode, owner, digest)

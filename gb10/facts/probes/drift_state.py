@@ -1,0 +1,432 @@
+"""What a plan of operations cannot see of a box, in one look: see DriftState in gb10/facts/drift.py.
+
+The deploy also puts this file on the box, for the nightly look: it is the same look.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import hashlib
+import http.client
+import json
+import os
+import re
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from typing import Any
+
+LIMIT_SECONDS = 60
+# Of the text of firewall rules: what a container's start changes by itself is Docker's.
+FIREWALL_FILES = ("/etc/ufw/ufw.conf", "/etc/ufw/user.rules", "/etc/nftables.conf", "/etc/iptables/rules.v4")
+UNIT = "LoadState,ActiveState,UnitFileState,NeedDaemonReload,FragmentPath,DropInPaths,NRestarts"
+
+
+def outputs(commands: dict[str, list[str]]) -> dict[str, str]:
+    """Standard output of commands that run side by side; empty for one that is missing or does not end."""
+    running = {}
+    for name, command in commands.items():
+        try:
+            running[name] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        except OSError:
+            continue
+    found = dict.fromkeys(commands, "")
+    for name, process in running.items():
+        try:
+            found[name] = process.communicate(timeout=LIMIT_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return found
+
+
+class Docker(http.client.HTTPConnection):
+    """Docker's own socket: a few milliseconds a question, where its client takes fifty."""
+
+    def __init__(self, path: str = "/run/docker.sock") -> None:
+        super().__init__("docker", timeout=LIMIT_SECONDS)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(LIMIT_SECONDS)
+        self.sock.connect(self.path)
+
+    def ask(self, what: str) -> Any:
+        """The answer, None where there is no such thing. Raises OSError where Docker does not answer."""
+        try:
+            self.request("GET", what)
+            response = self.getresponse()
+            content = response.read()
+            return json.loads(content) if response.status == 200 else None
+        except (http.client.HTTPException, ValueError) as error:
+            raise OSError(f"Docker answered {what} with something else than JSON: {error}") from None
+
+
+def digest(text: str | bytes) -> str:
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
+
+
+def content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def file_state(path: str) -> str:
+    """``MODE UID:GID SHA256`` of a file, ``MODE UID:GID`` of a folder, empty where there is nothing."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ""
+    shown = f"{status.st_mode & 0o7777:04o} {status.st_uid}:{status.st_gid}"
+    return f"{shown} {digest(content(path) or b'')}" if stat.S_ISREG(status.st_mode) else shown
+
+
+def key_state(path: str) -> str:
+    """As `file_state`, and no more of the content than whether there is one."""
+    state = file_state(path).split()[:2]
+    return " ".join([*state, "empty"] if state and not os.path.getsize(path) else state)
+
+
+def properties(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def lock_holder(path: str = "/run/gb10-deploy.lock") -> dict[str, str] | None:
+    """Who holds the box for a deploy; None when nobody does. Asks, and takes nothing."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            if struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] == fcntl.F_UNLCK:
+                return None
+            note = json.load(file)
+            return {"who": str(note["who"]), "since": str(note["since"])}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"who": "", "since": ""}
+
+
+# -- the container ---------------------------------------------------------------------------------------
+
+
+def container_of(
+    inspected: dict[str, Any], image: dict[str, Any] | None, info: dict[str, Any]
+) -> dict[str, Any]:
+    """What matters of a container's ``inspect``. Values of its environment as digests: they may be secret.
+
+    A limit that this kernel cannot keep is "unsupported": Docker drops it then.
+    """
+    config, host = inspected["Config"], inspected["HostConfig"]
+    own = set(((image or {}).get("Config") or {}).get("Env") or [])
+    given = [entry.partition("=") for entry in config.get("Env") or [] if entry not in own]
+    ports = host.get("PortBindings") or {}
+    return {
+        "status": inspected["State"]["Status"],
+        "image": inspected["Image"],
+        "entrypoint": config.get("Entrypoint") or [],
+        "command": config.get("Cmd") or [],
+        "user": config.get("User") or "",
+        "environment": {name: digest(value) for name, _, value in given},
+        "mounts": sorted(
+            f"{mount['Source']}:{mount['Destination']}:{'rw' if mount['RW'] else 'ro'}"
+            for mount in inspected.get("Mounts") or []
+        ),
+        "tmpfs": sorted(f"{path}:{options}" for path, options in (host.get("Tmpfs") or {}).items()),
+        "devices": sorted(
+            [name for request in host.get("DeviceRequests") or [] for name in request.get("DeviceIDs") or []]
+            + [device["PathOnHost"] for device in host.get("Devices") or []]
+        ),
+        "published": sorted(
+            f"{bound.get('HostIp') or '0.0.0.0'}:{bound.get('HostPort')}->{port}"  # noqa: S104
+            for port, bindings in ports.items()
+            for bound in bindings or []
+        ),
+        "pids": (host.get("PidsLimit") or 0) if info.get("PidsLimit") else "unsupported",
+        "memory": (host.get("Memory") or 0) if info.get("MemoryLimit") else "unsupported",
+        "cpus": [host.get("NanoCpus") or 0, host.get("CpusetCpus") or ""],
+        "read_only": bool(host.get("ReadonlyRootfs")),
+        "privileged": bool(host.get("Privileged")),
+        "capabilities": [sorted(host.get("CapAdd") or []), sorted(host.get("CapDrop") or [])],
+        "security": sorted(host.get("SecurityOpt") or []),
+        "network": host.get("NetworkMode") or "",
+        "restart": (host.get("RestartPolicy") or {}).get("Name") or "no",
+        "log": (host.get("LogConfig") or {}).get("Type") or "",
+        "init": bool(host.get("Init")),
+        "label": (config.get("Labels") or {}).get("gb10.lane", ""),
+    }  # fmt: skip
+
+
+def descendants(pid: int, proc: str = "/proc") -> list[int]:
+    found = [pid]
+    for process in found:
+        text = content(f"{proc}/{process}/task/{process}/children") or b""
+        found += [int(child) for child in text.split()]
+    return found
+
+
+def process_environment(pid: int, names: list[str], proc: str = "/proc") -> dict[str, str]:
+    """Digest of what the container's processes have under ``names``; "differs" where they do not agree."""
+    found: dict[str, str] = {}
+    for process in descendants(pid, proc):
+        entries = (content(f"{proc}/{process}/environ") or b"").split(b"\0")
+        values = dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
+        for name in names:
+            value = values.get(name.encode())
+            state = "" if value is None else digest(value)
+            found[name] = state if found.get(name, state) == state else "differs"
+    return found
+
+
+# -- the router ------------------------------------------------------------------------------------------
+
+
+def router_models(host: str, port: int, key_file: str) -> dict[str, dict[str, str]]:
+    """Each model's settings as the router runs it. Loads nothing. Raises OSError where it does not answer."""
+    key = (content(key_file) or b"").decode(errors="replace").strip()
+    connection = http.client.HTTPConnection(host, port, timeout=10)
+    try:
+        # Never as a query that loads: /models only lists.
+        connection.request("GET", "/models", headers={"Authorization": f"Bearer {key}"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise OSError(f"GET /models answered {response.status}")
+        return settings_of(json.loads(response.read()))
+    except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        raise OSError(f"GET /models: {type(error).__name__}") from None
+
+
+def settings_of(answer: Any) -> dict[str, dict[str, str]]:
+    """Model name to its keys, with its other names as ``alias``, from the answer of ``/models``."""
+    found = {}
+    for model in answer["data"]:
+        lines = (line.split(" = ", 1) for line in model["status"]["preset"].splitlines() if " = " in line)
+        found[str(model["id"])] = {**dict(lines), "alias": ",".join(sorted(model.get("aliases") or []))}
+    return found
+
+
+# -- what is not ours --------------------------------------------------------------------------------------
+
+
+def is_vllm(words: list[str]) -> bool:
+    """True for the command line of a vLLM server. Whole words only: this program's own source says it too."""
+    return any(
+        len(word) < 200 and re.fullmatch(r"(.*/)?vllm(\.[a-z_.]+)?|vllm/[\w./:-]+", word) is not None
+        for word in words[:8]
+    )
+
+
+def vllm_processes(proc: str = "/proc") -> list[str]:
+    found = []
+    for path in glob.glob(f"{proc}/[0-9]*/cmdline"):
+        words = (content(path) or b"").decode(errors="replace").split("\0")
+        if is_vllm(words):
+            found.append(" ".join(words)[:120].strip())
+    return sorted(set(found))
+
+
+def open_ports(sockets: str) -> list[str]:
+    """``PORT PROCESS`` of every TCP port that is open on all addresses, from ``ss -Hltnp``."""
+    found = set()
+    for line in sockets.splitlines():
+        fields = line.split()
+        address, _, port = fields[3].rpartition(":") if len(fields) > 3 else ("", "", "")
+        if address in ("0.0.0.0", "*", "[::]"):  # noqa: S104
+            process = re.search(r'\(\("([^"]+)"', line)
+            found.add(f"{port} {process[1] if process else 'unknown'}")
+    return sorted(found)
+
+
+def would_move(policy: str) -> dict[str, list[str]]:
+    """Package to [installed, candidate] where apt's next upgrade would move it: ``apt-cache policy``."""
+    found, package, installed = {}, "", ""
+    for line in policy.splitlines():
+        word, _, value = line.strip().partition(": ")
+        if line and not line[0].isspace():
+            package = line.rstrip(":")
+        elif word == "Installed":
+            installed = value
+        elif word == "Candidate" and value != installed and installed != "(none)":
+            found[package] = [installed, value]
+    return found
+
+
+def found_at(*places: str) -> list[str]:
+    """Every file at, or directly below, the places (with wildcards)."""
+    tops = [path for place in places for path in glob.glob(place)]
+    inside = [path for top in tops for path in glob.glob(f"{top}/*")]
+    return sorted(path for path in {*tops, *inside} if os.path.isfile(path))
+
+
+def disk_of(path: str) -> list[int]:
+    """[bytes free, bytes in all] of the disk that ``path`` lies on."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    figures = os.statvfs(path)
+    return [figures.f_bavail * figures.f_frsize, figures.f_blocks * figures.f_frsize]
+
+
+def models_state(paths: list[str], models_dir: str, deep: bool) -> dict[str, str]:
+    """Digest of each model file: as it was read once (size, mtime and inode say whether it is still that
+    one), read anew if ``deep``; "unverified" or "missing" where there is none."""
+    try:
+        known = json.loads(content(f"{models_dir}/.gb10-verified.json") or b"{}")
+    except ValueError:
+        known = {}
+    found = {}
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            found[path] = "missing"
+            continue
+        mark = {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+        entry = known.get(path) or {}
+        same = all(entry.get(name) == value for name, value in mark.items())
+        found[path] = str(entry.get("sha256")) if same else "unverified"
+        if deep:
+            with open(path, "rb") as file:
+                read = hashlib.sha256()
+                while chunk := file.read(8 << 20):
+                    read.update(chunk)
+            found[path] = read.hexdigest()
+    return found
+
+
+# -- all together --------------------------------------------------------------------------------------------
+
+
+def first(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match[1] if match else ""
+
+
+def main(question: dict[str, Any]) -> dict[str, Any]:
+    docker, lane = Docker(), question["lane"]
+    said = outputs(
+        {
+            "driver": ["timeout", "20", "nvidia-smi"],
+            "policy": ["apt-cache", "policy", *question["packages"]],
+            "unit": ["systemctl", "show", f"--property={UNIT}", question["unit"]],
+            "timer": ["systemctl", "show", f"--property={UNIT}", "gb10-drift.timer"],
+            "units": ["systemctl", "list-units", "--all", "--plain", "--no-legend", "*vllm*"],
+            "unit_files": ["systemctl", "list-unit-files", "--plain", "--no-legend", "*vllm*"],
+            "sockets": ["ss", "-Hltnp"],
+            "input": ["iptables", "-S", "INPUT"],
+            "user": ["iptables", "-S", "DOCKER-USER"],
+        }
+    )  # fmt: skip
+    unit, timer = properties(said["unit"]), properties(said["timer"])
+    info, inspected = docker.ask("/info") or {}, docker.ask(f"/containers/{lane}/json")
+    image = docker.ask(f"/images/{question['image']}/json")
+    container, environment = None, {}
+    if inspected is not None:
+        container = container_of(inspected, image, info)
+        if inspected["State"].get("Pid"):
+            environment = process_environment(inspected["State"]["Pid"], question["environment"])
+    models, error = {}, ""
+    try:
+        models = router_models(question["host"], question["port"], question["key"])
+    except OSError as reason:
+        error = str(reason)
+    old = {line.split()[0] for line in (said["units"] + said["unit_files"]).splitlines() if line.split()}
+    containers = [
+        f"{entry['Names'][0].lstrip('/')} ({entry['Image']})"
+        for entry in docker.ask("/containers/json") or []
+        if "vllm" in f"{entry['Names']} {entry['Image']} {entry['Command']}".lower()
+        and entry["Names"][0].lstrip("/") not in question["containers_out"]
+    ]
+    drop_ins = unit.get("DropInPaths", "").split()
+    files = {path: file_state(path) for path in question["paths"]}
+    rules = [text for path in FIREWALL_FILES if (text := (content(path) or b"").decode(errors="replace"))]
+    facts: dict[str, Any] = {
+        "lanes: old lanes": sorted(old & set(question["units_out"])),
+        "lanes: vLLM units": sorted(old - set(question["units_out"])),
+        "lanes: vLLM containers": sorted(containers),
+        "lanes: vLLM processes": vllm_processes(),
+        "toolkit: packages": dict(re.findall(r"^(\S+):\n\s+Installed: (\S+)", said["policy"], re.MULTILINE)),
+        "toolkit: daemon.json": file_state("/etc/docker/daemon.json"),
+        "toolkit: keyring": file_state(question["keyring"]),
+        "toolkit: apt sources": {path: file_state(path) for path in found_at("/etc/apt/sources.list*")},
+        "toolkit: CDI specs": found_at("/etc/cdi", "/var/run/cdi"),
+        "image: id": (image or {}).get("Id", ""),
+        "router: unit": {
+            "enabled": unit.get("UnitFileState", ""),
+            "active": unit.get("ActiveState", ""),
+            "loaded": unit.get("LoadState", ""),
+            "file": unit.get("FragmentPath", ""),
+            "needs_reload": unit.get("NeedDaemonReload", "no"),
+        },
+        "router: drop-ins": {path: digest(content(path) or b"") for path in drop_ins},
+        "router: container": container,
+        "router: process environment": environment,
+        "router: presets read": first(
+            r"([0-9a-f]{64})", (content(f"/run/{lane}/presets.sha256") or b"").decode()
+        ),
+        "router: API key": key_state(question["key"]),
+        "record: timer": {
+            "enabled": timer.get("UnitFileState", ""),
+            "active": timer.get("ActiveState", ""),
+            "loaded": timer.get("LoadState", ""),
+            "needs_reload": timer.get("NeedDaemonReload", "no"),
+        },
+        "box: driver": first(r"Driver Version: (\S+)", said["driver"]),
+        "box: CUDA": first(r"CUDA Version: (\S+)", said["driver"]),
+        "box: kernel": os.uname().release,
+        "box: Docker": str(info.get("ServerVersion", "")),
+        "box: firewall": [*said["input"].splitlines(), *said["user"].splitlines(), *map(digest, rules)],
+        "box: open ports": open_ports(said["sockets"]),
+    }
+    digests = models_state(question["models"], question["models_dir"], bool(question.get("deep")))
+    facts |= {f"models: {path}": state for path, state in digests.items()}
+    facts |= {
+        f"router: model {name}": digest(json.dumps(keys, sort_keys=True)) for name, keys in models.items()
+    }
+    try:
+        record = json.loads(content(question["record"]) or b"null")
+    except ValueError:
+        record = None
+    reboot = content("/run/reboot-required.pkgs") or b""
+    oom = first(r"oom_kill (\d+)", (content("/proc/vmstat") or b"").decode())
+    return {
+        "facts": facts,
+        "files": files,
+        "models": models,
+        "models_error": error,
+        "readings": {
+            "boot": (content("/proc/sys/kernel/random/boot_id") or b"").decode().strip(),
+            "time": time.time(),
+            "oom_kills": int(oom or 0),
+            "restarts": int(unit.get("NRestarts") or 0),
+            "disks": {path: disk_of(path) for path in question["disks"]},
+            "reboot": sorted(set(reboot.decode().split()))
+            if os.path.exists("/run/reboot-required")
+            else None,
+            "would_move": would_move(said["policy"]),
+        },
+        "record": record if isinstance(record, dict) else None,
+        "record_state": file_state(question["record"]),
+        "lock": lock_holder(),
+    }
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(main(json.loads(sys.argv[1]))))
+    except OSError as failure:
+        # Docker does not answer, a disk is gone: nothing here may pass for "nothing there".
+        sys.exit(f"the box cannot be looked at: {failure}")

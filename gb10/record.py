@@ -1,0 +1,159 @@
+"""The record of a deploy: what was wanted, and what the box was like when it had been done.
+
+Pure. It lies on the box (``deployed.json``). Later it says of each difference who made it: the box is not
+what it was then (somebody changed it by hand), what is wanted is not what was wanted then (the repository
+moved on), or both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gb10.desired import Desired, PlacedFile
+from gb10.facts.drift import question_of
+from gb10.revision import Revision
+
+VERSION = 1
+Record = Mapping[str, Any]
+
+
+def files_by_stage(box: Desired) -> dict[str, tuple[PlacedFile, ...]]:
+    """Which stage puts which file into place."""
+    programs = box.program_files
+    return {
+        "toolkit": tuple(box.toolkit_files),
+        "image": (
+            programs["gb10_gate.py"],
+            programs["gb10_image.py"],
+            box.dockerfile_file,
+            box.image_file,
+        ),
+        "models": (programs["gb10_fetch.py"], box.fetch_manifest_file),
+        "router": (
+            programs["gb10_router.py"],
+            programs["gb10_generations.py"],
+            box.presets_file,
+            box.lane_file,
+            box.unit_file,
+        ),
+        "record": tuple(box.nightly_files),
+    }
+
+
+def state_of(placed: PlacedFile) -> str:
+    """``MODE UID:GID SHA256``, as the box says of a file."""
+    return f"{placed.mode} {placed.owner} {_digest(placed.content)}"
+
+
+def wants(box: Desired) -> dict[str, dict[str, str]]:
+    """What is wanted, by stage: each file's path to its state, and under "" a digest of the rest."""
+    data = box.data
+    rest: dict[str, Any] = {
+        "lanes": [lane.model_dump() for lane in data.lanes_out],
+        "toolkit": [
+            data.toolkit_packages,
+            data.toolkit_version,
+            data.toolkit_key_fingerprint,
+            data.docker_daemon,
+            data.accelerator_cdi,
+        ],
+        "image": box.image,
+        "models": box.fetch_manifest,
+        "router": box.lane_hash,
+        "record": nightly(box),
+    }
+    files = files_by_stage(box)
+    return {
+        stage: {
+            **{placed.path: state_of(placed) for placed in files.get(stage, ())},
+            "": _digest(json.dumps(described, sort_keys=True, default=list)),
+        }
+        for stage, described in rest.items()
+    }
+
+
+def nightly(box: Desired) -> dict[str, Any]:
+    """What the nightly look on the box is told."""
+    data = box.data
+    return {
+        "notify_command": list(data.notify_command),
+        "ignore": [entry.model_dump() for entry in data.drift_ignore],
+        "disk_percent": data.drift_disk_percent,
+        "result": box.drift_path,
+    }
+
+
+def make(
+    box: Desired, revision: Revision, seen: Mapping[str, Any], by: str, stages: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The record of a deploy that has just been done; ``seen`` is the answer of `DriftState` afterwards.
+
+    ``stages`` are those that it ran, None for all: of the others the box's own record stays as it was.
+    """
+    record = {
+        "version": VERSION,
+        "revision": revision.commit,
+        "dirty": revision.dirty,
+        "by": by,
+        "wants": wants(box),
+        "facts": seen["facts"],
+        "files": seen["files"],
+        "boot": seen["readings"]["boot"],
+        "counters": {name: seen["readings"][name] for name in ("oom_kills", "restarts")},
+        "question": question_of(box),
+        "nightly": nightly(box),
+    }
+    old = seen["record"]
+    if stages is None or not readable(old):
+        return record
+    ran = {*stages, "record", "box"}
+    record["wants"] = {
+        stage: there if stage in ran else old["wants"].get(stage, there)
+        for stage, there in record["wants"].items()
+    }
+    kept = {path for stage, paths in record["wants"].items() if stage not in ran for path in paths}
+    record["files"] = {
+        path: old["files"].get(path, state) if path in kept else state
+        for path, state in record["files"].items()
+    }
+    record["facts"] = {
+        **{key: value for key, value in old["facts"].items() if key.partition(":")[0] not in ran},
+        **{key: value for key, value in record["facts"].items() if key.partition(":")[0] in ran},
+    }
+    return record
+
+
+def readable(record: Record | None) -> bool:
+    """True for a record that this version can compare with."""
+    return bool(record) and record is not None and record.get("version") == VERSION
+
+
+def events(record: Record, readings: Mapping[str, Any]) -> dict[str, int]:
+    """How many OOM kills and restarts came since the record. The counters begin anew at a boot, and those of
+    systemd at each start by hand."""
+    found = {}
+    for name, before in record["counters"].items():
+        now = readings[name]
+        fresh = now < before or (record["boot"] != readings["boot"] and now != before)
+        found[name] = now if fresh else now - before
+    return found
+
+
+def outdated(old: Record | None, new: Record, readings: Mapping[str, Any]) -> bool:
+    """True when ``new`` says something that ``old`` does not: not for a later time or another person."""
+    if not readable(old) or old is None:
+        return True
+    same = all(old.get(key) == value for key, value in new.items() if key not in ("by", "boot", "counters"))
+    return not same or any(events(old, readings).values())
+
+
+def text(record: Record, time: str) -> str:
+    """The content of the file. ``time`` is for people."""
+    return json.dumps({**record, "time": time}, indent=1, sort_keys=True) + "\n"
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()

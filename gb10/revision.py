@@ -1,0 +1,34 @@
+"""Which state of the repository this is."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+
+from gb10.desired import TOP
+
+
+@dataclass(frozen=True)
+class Revision:
+    """``commit`` as git names it, empty where this is no git work tree; ``dirty``: it has changes since."""
+
+    commit: str
+    dirty: bool
+
+
+@cache
+def revision() -> Revision:
+    """Of the folder that this program runs from."""
+    commit = _git("rev-parse", "HEAD")
+    return Revision(commit, bool(commit and _git("status", "--porcelain", "--untracked-files=no")))
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(TOP), *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

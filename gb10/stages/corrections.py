@@ -1,0 +1,75 @@
+"""What a stage's own files do not settle: a tag that was moved, a drop-in, a container that somebody has
+altered.
+
+The stages call these at the place where they belong.
+"""
+
+from __future__ import annotations
+
+from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
+
+from gb10.container import differences, preset_differences
+from gb10.desired import Desired
+from gb10.facts.drift import DriftState, question_of
+from gb10.facts.shared import look
+from gb10.operations import Commands
+from gb10.record import readable
+
+# Where an administrator's drop-ins lie; those of packages are not touched.
+OURS_TO_REMOVE = ("/etc/systemd/", "/run/systemd/", "/usr/local/lib/systemd/")
+_SET_ASIDE = (
+    'set -e; aside="$1"; shift; mkdir -p "$aside"; cd /; '
+    'for file; do cp -a --parents "$file" "$aside"; rm -f "$file"; done'
+)
+# $1 the image that the deploy built, $2 the tag. Without that image the tag goes, and it is built again.
+_TAG_AGAIN = (
+    'if docker image inspect "$1" >/dev/null 2>&1; then docker tag "$1" "$2"; '
+    'else docker image rm --force "$2" >/dev/null; fi'
+)
+
+
+@operation()
+def tag(box: Desired) -> Commands:
+    """The image's tag names what the last deploy left under it, where that was the same tag."""
+    seen = look(host, DriftState, question=question_of(box))
+    record, now = seen["record"], seen["facts"]["image: id"]
+    if not now or not readable(record) or record["question"].get("image") != box.image:
+        return
+    before = record["facts"].get("image: id")
+    if before and before != now:
+        words = (QuoteString(before), QuoteString(box.image))
+        yield StringCommand("sh", "-c", QuoteString(_TAG_AGAIN), "-", *words)
+
+
+@operation()
+def drop_ins(box: Desired) -> Commands:
+    """No drop-in alters the unit; a copy of each is kept below state_dir."""
+    seen = look(host, DriftState, question=question_of(box))
+    found = sorted(
+        path
+        for path in seen["facts"]["router: drop-ins"]
+        # A folder for a whole kind of units (service.d) serves others too.
+        if path.startswith(OURS_TO_REMOVE) and path.split("/")[-2] == f"{box.unit}.d"
+    )
+    if found:
+        aside = QuoteString(f"{box.data.state_dir}/taken-over")
+        words = (QuoteString(path) for path in found)
+        yield StringCommand("sh", "-c", QuoteString(_SET_ASIDE), "-", aside, *words)
+        yield StringCommand("systemctl", "daemon-reload")
+
+
+@operation()
+def container(box: Desired) -> Commands:
+    """What runs is what the unit and the preset file say, whatever was done to it by hand since."""
+    seen = look(host, DriftState, question=question_of(box))
+    running = seen["facts"]["router: container"]
+    if running is None:
+        return  # the operation before this one starts it
+    if differences(box, running, seen["facts"]["image: id"]):
+        yield StringCommand("systemctl", "reset-failed", box.unit, "2>/dev/null", "||", "true")
+        yield StringCommand("systemctl", "restart", box.unit)
+    elif seen["models"] and preset_differences(box, seen["models"]):
+        program = box.program_files["gb10_router.py"].path
+        yield StringCommand("python3", QuoteString(program), QuoteString(box.lane_path), "reload")

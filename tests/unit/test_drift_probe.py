@@ -1,0 +1,193 @@
+"""The look for drift: what it makes of docker, ss, apt, systemd and /proc."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gb10.container import described, differences, preset_differences
+from gb10.facts.drift import question_of
+from gb10.facts.probes import drift_state as probe
+from tests.unit.boxes import box
+from tests.unit.drifted import IMAGE, models_of
+
+BOX = box()
+
+INSPECTED = {
+    "Image": IMAGE,
+    "State": {"Status": "running", "Pid": 1},
+    "Config": {
+        "User": "10103:10103",
+        "Entrypoint": ["/usr/local/bin/llama-server"],
+        "Cmd": ["--port", "10103"],
+        "Env": ["LLAMA_ARG_DEVICE=CUDA0", "PATH=/bin", "OPENAI_API_KEY=sk-secret"],
+        "Labels": {"gb10.lane": "abc"},
+    },
+    "HostConfig": {
+        "PortBindings": {"10103/tcp": [{"HostIp": "", "HostPort": "10103"}]},
+        "DeviceRequests": [{"DeviceIDs": ["nvidia.com/gpu=all"]}],
+        "Devices": [{"PathOnHost": "/dev/mem"}],
+        "PidsLimit": 4096,
+        "Memory": 0,
+        "CapAdd": None,
+        "CapDrop": ["ALL"],
+        "Tmpfs": {"/tmp": "rw,size=1g"},
+        "RestartPolicy": {"Name": "always"},
+        "LogConfig": {"Type": "none"},
+        "Init": True,
+    },
+    "Mounts": [{"Source": "/srv/models", "Destination": "/srv/models", "RW": False}],
+}
+
+
+def test_a_container() -> None:
+    image = {"Config": {"Env": ["PATH=/bin"]}}
+    found = probe.container_of(INSPECTED, image, {"PidsLimit": True, "MemoryLimit": False})
+    assert found["published"] == ["0.0.0.0:10103->10103/tcp"]
+    assert found["devices"] == ["/dev/mem", "nvidia.com/gpu=all"]
+    assert found["mounts"] == ["/srv/models:/srv/models:ro"]
+    assert found["tmpfs"] == ["/tmp:rw,size=1g"]
+    assert (found["pids"], found["memory"], found["restart"]) == (4096, "unsupported", "always")
+    assert found["capabilities"] == [[], ["ALL"]]
+    assert found["environment"].keys() == {"LLAMA_ARG_DEVICE", "OPENAI_API_KEY"}
+    assert "sk-secret" not in json.dumps(found)
+
+
+def test_the_described_container_has_the_words_of_the_probe() -> None:
+    found = probe.container_of(INSPECTED, None, {})
+    assert described(BOX).keys() - {"image"} <= found.keys()
+
+
+def test_the_described_container_is_the_units() -> None:
+    should = described(box(lane_address="0.0.0.0", lane_environment={"A": "b c"}, lane_pids_limit=77))
+    assert should["published"] == ["0.0.0.0:10103->10103/tcp"]
+    assert should["environment"]["A"] == hashlib.sha256(b"b c").hexdigest()
+    assert should["pids"] == 77
+    assert should["user"] == "10103:10103"
+    assert should["read_only"] is True
+    assert should["security"] == ["no-new-privileges"]
+    assert "/srv/models:/srv/models:ro" in should["mounts"]
+    assert "/root/.cache/huggingface/hub:/found/cache:ro" in should["mounts"]
+    assert should["command"][:4] == ["--host", "0.0.0.0", "--port", "10103"]
+
+
+def test_differences_of_a_container() -> None:
+    same = {**described(BOX), "image": IMAGE, "network": "bridge"}
+    assert differences(BOX, same, IMAGE) == {}
+    assert differences(BOX, {**same, "privileged": True}, IMAGE) == {"privileged": (False, True)}
+    assert differences(BOX, same, "sha256:2") == {"image": ("sha256:2", IMAGE)}
+
+
+def test_differences_of_the_presets() -> None:
+    running = models_of(BOX)
+    assert preset_differences(BOX, running) == {}
+    name, *_ = running
+    gone = running.pop(name)
+    assert preset_differences(BOX, running) == {name: {"": ("served", "unknown to the router")}}
+    running[name] = {**gone, "alias": "another", "temp": "2"}
+    assert set(preset_differences(BOX, running)[name]) == {"alias", "temp"}
+
+
+def test_settings_of_the_router() -> None:
+    preset = "[a]\nctx-size = 5\nmetrics = 1\n\n"
+    answer = {"data": [{"id": "a", "aliases": ["y", "x"], "status": {"value": "loaded", "preset": preset}}]}
+    assert probe.settings_of(answer) == {"a": {"ctx-size": "5", "metrics": "1", "alias": "x,y"}}
+    with pytest.raises(KeyError):
+        probe.settings_of({"data": [{"id": "a"}]})
+
+
+@pytest.mark.parametrize(
+    ("line", "is_it"),
+    [
+        ("vllm serve x", True),
+        ("/opt/venv/bin/vllm serve", True),
+        ("python3 -m vllm.entrypoints.openai.api_server", True),
+        ("python3 -m http.server", False),
+        ("grep vllm-lane", False),
+        ("python3 -I -c import vllm; print(1)", False),
+        ("vim /etc/vllm.conf.d/notes", False),
+    ],
+)
+def test_vllm_processes(line: str, is_it: bool) -> None:
+    words = line.split(" ") if "-c" not in line else ["python3", "-I", "-c", "x = 'vllm'\n" * 100]
+    assert probe.is_vllm(words) is is_it
+
+
+def test_open_ports() -> None:
+    table = """\
+LISTEN 0 128    0.0.0.0:22    0.0.0.0:*  users:(("sshd",pid=60,fd=6))
+LISTEN 0 128       [::]:22       [::]:*  users:(("sshd",pid=60,fd=7))
+LISTEN 0 4096 127.0.0.1:10103 0.0.0.0:*  users:(("docker-proxy",pid=1,fd=4))
+LISTEN 0 5            *:8000        *:*
+LISTEN 0 1   172.17.0.1:50052 0.0.0.0:*  users:(("ggml-rpc-server",pid=1718,fd=3))
+"""
+    assert probe.open_ports(table) == ["22 sshd", "8000 unknown"]
+
+
+def test_packages_that_would_move() -> None:
+    policy = """\
+a:
+  Installed: 1.0
+  Candidate: 1.1
+  Version table:
+b:
+  Installed: 1.0
+  Candidate: 1.0
+c:
+  Installed: (none)
+  Candidate: 3
+"""
+    assert probe.would_move(policy) == {"a": ["1.0", "1.1"]}
+
+
+def test_model_digests_are_those_of_the_very_file(tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"abc")
+    digest = hashlib.sha256(b"abc").hexdigest()
+    status = file.stat()
+    entry = {"size": 3, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino, "sha256": digest}
+    (tmp_path / ".gb10-verified.json").write_text(json.dumps({str(file): entry}))
+    paths = [str(file), str(tmp_path / "none")]
+    assert probe.models_state(paths, str(tmp_path), False) == {paths[0]: digest, paths[1]: "missing"}
+    # Another content, and as if nothing had happened: only reading it shows it.
+    file.write_bytes(b"abd")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert probe.models_state([str(file)], str(tmp_path), False) == {str(file): digest}
+    deep = probe.models_state([str(file)], str(tmp_path), True)
+    assert deep == {str(file): hashlib.sha256(b"abd").hexdigest()}
+    os.utime(file)
+    assert probe.models_state([str(file)], str(tmp_path), False) == {str(file): "unverified"}
+
+
+def test_the_environment_of_processes(tmp_path: Path) -> None:
+    for pid, children, environment in (("1", "2", "A=x\0B=y\0"), ("2", "", "A=x\0B=z\0")):
+        (tmp_path / pid / "task" / pid).mkdir(parents=True)
+        (tmp_path / pid / "task" / pid / "children").write_text(children)
+        (tmp_path / pid / "environ").write_text(environment)
+    found = probe.process_environment(1, ["A", "B", "C"], str(tmp_path))
+    assert found == {"A": hashlib.sha256(b"x").hexdigest(), "B": "differs", "C": ""}
+
+
+def test_files_and_the_key(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    assert probe.key_state(str(key)) == ""
+    key.write_text("secret")
+    key.chmod(0o600)
+    owner = f"{os.getuid()}:{os.getgid()}"
+    assert probe.key_state(str(key)) == f"0600 {owner}"
+    assert probe.file_state(str(key)).split()[2] == hashlib.sha256(b"secret").hexdigest()
+    key.write_text("")
+    assert probe.key_state(str(key)) == f"0600 {owner} empty"
+    assert len(probe.file_state(str(tmp_path)).split()) == 2
+
+
+def test_the_question_names_all_that_the_deploy_places() -> None:
+    question = question_of(BOX)
+    assert {placed.path for placed in BOX.files()} <= set(question["paths"])
+    assert "deep" not in question
+    assert question_of(BOX, deep=True)["deep"] is True
+    assert BOX.record_path not in question["paths"]
