@@ -11,13 +11,14 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from gb10 import watch_config
 from gb10.boxdata import AUTO, BoxData
 from gb10.catalogue import Catalogue
 from gb10.fetch_manifest import fetch_manifest
@@ -30,7 +31,7 @@ from gb10.presets import render_presets
 TOP = Path(__file__).resolve().parent.parent
 KEYRING = "/usr/share/keyrings/gb10-nvidia-container-toolkit.gpg"
 # What runs on the box, copied as it is.
-PROGRAMS = ("gb10_gate.py", "gb10_router.py", "gb10_fetch.py")
+PROGRAMS = ("gb10_gate.py", "gb10_router.py", "gb10_fetch.py", *watch_config.PROGRAMS)
 # Nothing in these options leaves a process more rights than it needs to serve.
 HARDENING = (
     "--read-only",
@@ -82,6 +83,7 @@ class Desired:
     catalogue: Catalogue
     lock: Lock
     found: tuple[FoundModel, ...] | None = None
+    baselines: Mapping[str, float] = field(default_factory=dict)  # tokens per second of a model on this box
 
     # -- toolkit --------------------------------------------------------------------------------
 
@@ -333,6 +335,46 @@ class Desired:
         )
         return PlacedFile(f"/etc/systemd/system/{self.unit}", text)
 
+    # -- watch --------------------------------------------------------------------------------------
+
+    @cached_property
+    def watch_description(self) -> str:
+        """Hash of all that a running watch has read: it tells it back."""
+        parts = [self.program_files[name].content for name in ("gb10_router.py", *watch_config.PROGRAMS)]
+        parts += [self.lane_file.content, self._watch_config, *self._watch_units("").values()]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    @cached_property
+    def watch_files(self) -> tuple[PlacedFile, ...]:
+        """Settings, user and units of the watch."""
+        user = f'u gb10-watch {self.data.lane_user_id} "gb10 watch and model servers" /\n'
+        units = self._watch_units(self.watch_description)
+        return (
+            PlacedFile(watch_config.CONFIG, self._watch_config),
+            PlacedFile(watch_config.USER_FILE, user),
+            *(PlacedFile(f"/etc/systemd/system/{unit}", text) for unit, text in units.items()),
+        )
+
+    @cached_property
+    def _watch_config(self) -> str:
+        return _json(watch_config.watch_config(self.data, self.catalogue, self.baselines, self.lane_path))
+
+    def _watch_units(self, description: str) -> dict[str, str]:
+        data = self.data
+        values = {
+            "lane": data.lane_name,
+            "address": data.lane_address,
+            "program_dir": data.program_dir,
+            "config": watch_config.CONFIG,
+            "description": description,
+            "user_id": data.lane_user_id,
+            "kernel_log": data.watch_kernel_log,
+            "folder": watch_config.watch_folder(data),
+            "webhook_file": data.watch_webhook_file,
+            "socket": watch_config.SOCKET,
+        }
+        return {unit: _render(f"{unit}.j2", **values) for unit in watch_config.UNITS}
+
     # -- everything ---------------------------------------------------------------------------------
 
     @cached_property
@@ -353,6 +395,7 @@ class Desired:
         yield self.presets_file
         yield self.lane_file
         yield self.unit_file
+        yield from self.watch_files
 
 
 def _json(content: object) -> str:

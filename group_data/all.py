@@ -108,6 +108,35 @@ accelerator_cdi = "nvidia.com/gpu=all"  # Docker's name
 accelerator_signal = {"kind": "file", "path": "/dev/nvidia-uvm"}
 accelerator_wait_seconds = 90  # after a boot the driver may come later than Docker
 
+# -- the watch: sees a lost accelerator and a slow model, and acts once (docs/watch.md) ------------------
+watch_interval_seconds = 5  # from look to look
+# Shows that a new process in the container still gets the accelerator: a command, and what it then prints.
+watch_probe = ["nvidia-smi", "-L"]
+watch_probe_expect = "GPU 0: "
+watch_probe_seconds = 10
+# Lists who holds GPU memory, one "PID, NAME" a line; [] for no such look. Who may beside the lane: texts that
+# are found in the name.
+watch_processes = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
+watch_processes_allowed: list[str] = []
+watch_rivals = ["vllm", "VLLM"]  # programs that reserve GPU memory, by the start of their name
+watch_kernel_log = "/dev/kmsg"
+watch_memory_reserve_mib = 6144  # with less than this available the longest idle model is unloaded
+watch_pressure_percent = 10  # of a minute in which all processes wait for memory
+watch_slow_ratio = 0.5  # of the baseline
+watch_canary_seconds = 1800  # a model without a figure for so long is asked for one; 0: never
+watch_canary_tokens = 32  # how long its answer is, and what traffic must make for a figure
+watch_baselines = "bench/baselines"  # folder with HOST.json; without one speed is shown and not judged
+# restart-lost: the accelerator is gone. restart-hung: the router does not answer. unload: memory under the
+# reserve. stop-crash-loop: the unit crashes again and again. What is not in the list is only reported.
+watch_actions = ["restart-lost", "restart-hung", "unload", "stop-crash-loop"]
+watch_restarts_an_hour = 3  # that do not help; then the lane is stopped rather than left on the CPU
+watch_backoff_seconds = 30  # before the second restart, twice that before the third
+watch_crash_restarts = 6  # of the unit in an hour; systemd itself stops it after five in ten minutes
+watch_settle_seconds = 60  # after a start by somebody else nothing is done to the lane
+watch_clear_seconds = 15  # how long a reason must be away to be forgotten
+watch_notify_command: list[str] = []  # gets each change as JSON on its standard input
+watch_webhook_file = ""  # a file on the box (0600, root) with a URL that gets the same; "" for none
+
 # -- preflight: what a box must be ------------------------------------------------------------------------
 minimum_python = "3.10"
 minimum_free_gib = 60  # for the build and the image, on Docker's disk

@@ -98,3 +98,14 @@ class LaneState(ProbeFact):
     """
 
     program = "lane_state.py"
+
+
+class WatchState(ProbeFact):
+    """The files and units of the watch, and what the running one was started with.
+
+    Question: ``{"paths": [...], "units": [...], "user_id", "status": path of status.json}``. Answer:
+    ``paths`` (path to ``{"mode", "owner", "sha256"}`` or null), ``units`` (unit to ``{"active", "enabled",
+    "needs_reload"}``), ``user`` (bool: the user has a name) and ``description``.
+    """
+
+    program = "watch_state.py"
