@@ -109,3 +109,16 @@ class WatchState(ProbeFact):
     """
 
     program = "watch_state.py"
+
+
+class BoxStatus(ProbeFact):
+    """The box at a glance, for `gb10 status`.
+
+    Question: ``{"lane", "status": path of the watch's status.json, "programs": folder, "lane_file"}``.
+    Answer: ``uptime_seconds``, ``lane`` and ``watch`` (``{"active", "enabled", "result", "restarts",
+    "seconds"}`` of their units), ``image`` of the running container, ``memory`` (MiB: ``total``,
+    ``available``), ``status`` (what the watch wrote last, or null), ``status_age_seconds``, and ``router``
+    (``{"error", "models": name to state}``) where the watch has not looked just now, else null.
+    """
+
+    program = "box_status.py"

@@ -74,7 +74,9 @@ def test_deaths_are_told(router: Router, lane: dict[str, Any]) -> None:
 
 
 def test_a_model_that_was_evicted_meanwhile_gives_no_figures(router: Router, lane: dict[str, Any]) -> None:
-    refused = json.loads((GOLDEN / "metrics-autoload-false.txt").read_text().splitlines()[0].split(" HTTP")[0])
+    refused = json.loads(
+        (GOLDEN / "metrics-autoload-false.txt").read_text().splitlines()[0].split(" HTTP")[0]
+    )
     router.answers["GET /models"] = states(gone="loaded")
     router.answers[metrics_line("gone")] = (400, refused)
     (model,) = signals.router_models(lane)
@@ -206,9 +208,7 @@ def test_children_on_a_real_gpu(tmp_path: Path, snapshot: str, on_gpu: dict[str,
     recorded = json.loads((CUDA / f"{snapshot}.snap.json").read_text())
     for name, pid in recorded["children"].items():
         process(tmp_path, pid, recorded[f"child {name}"])
-    found = {
-        name: signals.holder_of(pid, UVM, str(tmp_path)) for name, pid in recorded["children"].items()
-    }
+    found = {name: signals.holder_of(pid, UVM, str(tmp_path)) for name, pid in recorded["children"].items()}
     assert {name: bool(holder) for name, holder in found.items()} == on_gpu
     assert None not in found.values()
 
