@@ -20,6 +20,7 @@ import gb10_watch_signals as signals
 from gb10_watch_state import Done, Model, Observation, Probe
 
 ROUTER_SECONDS = 4.0  # then the look goes on without the router
+PROBE_SECONDS = 2.5  # the same for the probe
 RIVALS_SECONDS = 15.0
 FILES_SECONDS = 15.0
 SKIP_SECONDS = 15.0  # a model that has given no figures in time is left alone for so long
@@ -178,7 +179,8 @@ class Eyes:
     def _find_container(self) -> None:
         if not signals.container_alive(self.cgroup, self.sys):
             self.container, self.cgroup = signals.find_container(self.lane["presets"], self.proc)
-            self.probe = None
+            # What was seen in another container is nothing, and the new one is looked at now.
+            self.probe, self._due["probe"] = None, 0.0
 
     def _seen(self, model: Model, at: float) -> Model:
         if self.due("files", at, FILES_SECONDS):
@@ -191,7 +193,11 @@ class Eyes:
         return replace(model, pid=pid, holder=holder, swap_mib=signals.swapped_mib(pid, self.proc))
 
     def _probe(self, at: float) -> None:
-        outcome = self.jobs.outcome("probe")
+        if not self.jobs.running("probe") and at >= self._due.get("probe", 0.0):
+            self._due["probe asked"] = at
+            self.jobs.start("probe", lambda: ask_hand(self.config["socket"], "probe", 40))
+        # It is quick as a rule; one that takes longer is collected by a later look.
+        outcome = self.jobs.outcome("probe", PROBE_SECONDS)
         if outcome is not None:
             asked = self._due.get("probe asked", at)
             value = outcome.value if outcome.error is None else {}
@@ -199,12 +205,9 @@ class Eyes:
             if answer not in ("yes", "no"):
                 answer, text = "unknown", text or router.one_line(str(outcome.error))
             self.probe = Probe(asked, answer, text)
-            # A loss is looked at again at once; what hangs is left alone for a while.
-            pause = {"no": 0.0, "unknown": UNKNOWN_SECONDS}.get(answer, self.config["probe"]["seconds"])
+            # What hangs is left alone for a while.
+            pause = UNKNOWN_SECONDS if answer == "unknown" else self.config["probe"]["seconds"]
             self._due["probe"] = asked + pause
-        if not self.jobs.running("probe") and at >= self._due.get("probe", 0.0):
-            self._due["probe asked"] = at
-            self.jobs.start("probe", lambda: ask_hand(self.config["socket"], "probe", 30))
 
     def _all_rivals(self, at: float) -> tuple[str, ...]:
         config = self.config

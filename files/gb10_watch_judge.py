@@ -146,7 +146,7 @@ def _accelerator_reasons(history: History, now: Observation) -> Iterator[Reason]
         text = f"a new process in the container gets no accelerator: {now.probe.text}"
         if not _proven(history, now):
             text += " (the probe never succeeded in this container)"
-        yield Reason("accelerator.new", DEGRADED, text, 1.0)
+        yield Reason("accelerator.new", DEGRADED, text)  # two processes have met it already
     else:
         text = f"whether a new process gets the accelerator is not known: {now.probe.text}"
         yield Reason("accelerator.unknown", DEGRADED, text, BLIND_SECONDS)

@@ -381,9 +381,11 @@ class Desired:
     def program_files(self) -> dict[str, PlacedFile]:
         """The on-box programs by their file name."""
         folder = self.data.program_dir
+        texts = {name: (TOP / "files" / name).read_text() for name in PROGRAMS}
         return {
-            name: PlacedFile(f"{folder}/{name}", (TOP / "files" / name).read_text(), mode="0755")
-            for name in PROGRAMS
+            # What is only imported cannot be run.
+            name: PlacedFile(f"{folder}/{name}", text, mode="0755" if text.startswith("#!") else "0644")
+            for name, text in texts.items()
         }
 
     def files(self) -> Iterable[PlacedFile]:

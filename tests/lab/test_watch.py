@@ -67,7 +67,7 @@ def test_taken_from_the_container_while_a_model_is_loaded(host: LabHost) -> None
     )
     before = lane.container_id(host)
     host.ssh(f"touch {LOST}", sudo=True)
-    seconds, found = watching.until(host, watching.has("accelerator.new"), GPU_LOSS_SECONDS + 5)
+    seconds, _ = watching.until(host, watching.has("accelerator.new"), GPU_LOSS_SECONDS + 5)
     result = watching.outcome(host, "restart", 90)
     watching.note("taken from the container while a model is loaded", seconds, "probe", result)
     assert seconds <= GPU_LOSS_SECONDS
@@ -108,7 +108,7 @@ def test_gone_before_a_child_spawns(host: LabHost) -> None:
     watching.until(host, watching.has("accelerator.new"), GPU_LOSS_SECONDS + 5)
     seconds = time.monotonic() - began
     host.ssh(f"sleep 8; systemctl start {ACCELERATOR}", sudo=True)
-    _, found = watching.until(host, watching.state("healthy"), 90)
+    watching.until(host, watching.state("healthy"), 90)
     result = watching.outcome(host, "restart", 30)
     watching.note(
         "gone before a child spawns, `device` set", seconds, "probe", f"the request got {status}; {result}"
@@ -119,11 +119,8 @@ def test_gone_before_a_child_spawns(host: LabHost) -> None:
 
 def test_a_child_that_serves_from_the_cpu(host: LabHost) -> None:
     # What a child without `device` does once the GPU is gone: it answers 200 from the CPU.
-    host.ssh(
-        f"cp {lane.PRESETS} /tmp/presets && sed -i '/^\\[tiny-b\\]/a device = none\\nn-gpu-layers = 0' {lane.PRESETS}"
-        f" && sed -i '/^\\[tiny-b\\]/,/^$/{{/^n-gpu-layers = all/d;/^device = RPC0/d}}' {lane.PRESETS}",
-        sudo=True,
-    )
+    edit = r"s/^\[tiny-b\]$/&\ndevice = none\nn-gpu-layers = 0/"
+    host.ssh(f"cp {lane.PRESETS} /tmp/presets && sed -i '{edit}' {lane.PRESETS}", sudo=True)
     assert lane.curl(host, "/models?reload=1")[0] == 200
     status, answer = lane.chat(host, "tiny-b")
     assert status == 200, answer
@@ -194,7 +191,7 @@ def test_a_child_killed(host: LabHost) -> None:
     host.ssh(f"kill -KILL {watching.child(host)}", sudo=True)
     seconds, _ = watching.until(host, watching.has("model.failed:tiny-a"), 20)
     assert lane.chat(host)[0] == 200
-    healed, _ = watching.until(host, watching.state("healthy"), 40)
+    watching.until(host, watching.state("healthy"), 40)
     watching.note(
         "a child killed by SIGKILL", seconds, "the router's word", "degraded; the next request loads it"
     )
@@ -237,7 +234,7 @@ def test_dockerd_restarted(host: LabHost) -> None:
     watching.note(
         "dockerd restarted", 0.0, "unit and container id", f"the unit came back in {back:.0f} s; no action"
     )
-    assert [one for one in watching.actions(host)] == [], said
+    assert watching.actions(host) == [], said
 
 
 def test_a_model_file_deleted(host: LabHost) -> None:
@@ -284,7 +281,7 @@ def test_memory_at_the_reserve(host: LabHost) -> None:
         memory_reserve_mib=total + 2000,
         watch_memory_reserve_mib=total + 1000,
     )
-    seconds, found = watching.until(host, watching.has("memory.reserve"), 40)
+    seconds, _ = watching.until(host, watching.has("memory.reserve"), 40)
     watching.outcome(host, "unload", 40)
     first = next(one for one in watching.actions(host) if one["action"] == "unload")
     assert first["target"] == "tiny-a", "the one that was not used for longest"
@@ -302,7 +299,7 @@ def test_a_vllm_lane_started_by_hand(host: LabHost) -> None:
         "systemctl daemon-reload && systemctl start vllm-lane-b.service",
         sudo=True,
     )
-    seconds, found = watching.until(host, watching.has("rival:unit vllm-lane-b.service"), 40)
+    seconds, _ = watching.until(host, watching.has("rival:unit vllm-lane-b.service"), 40)
     watching.note("a vLLM lane started by hand", seconds, "its cgroup", "degraded, not touched")
     assert lane.unit(host, "vllm-lane-b.service") == "active"
     assert watching.actions(host) == []

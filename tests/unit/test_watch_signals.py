@@ -170,8 +170,10 @@ def test_a_canary_asks_without_loading(router: Router, lane: dict[str, Any]) -> 
     assert router.asked[0][1]["n_predict"] == 32
 
 
-@pytest.mark.parametrize("timings", [None, {}, {"predicted_per_second": None},
-                                     {"predicted_per_second": 1e999}, {"predicted_per_second": -1}])  # fmt: skip
+@pytest.mark.parametrize(
+    "timings",
+    [None, {}, *({"predicted_per_second": value} for value in (None, "x", 1e999, -1, 0))],
+)
 def test_a_canary_without_a_speed_is_an_error(router: Router, lane: dict[str, Any], timings: Any) -> None:
     router.answers["POST /completion?autoload=false"] = json.dumps({"timings": timings}).encode()
     with pytest.raises(gb10_router.RouterError):
