@@ -67,3 +67,12 @@ clean-lab: setup ## end all lab hosts and delete the lab's cache
 .PHONY: bench-deploy
 bench-deploy: setup lab-needs ## seconds that a deploy with nothing to do takes (after make demo)
 	$(BIN)/python -m tests.bench.deploy
+
+.PHONY: bench-watch
+bench-watch: setup lab-needs ## what the watch itself costs (HOST=name, a lab host that was deployed)
+	$(BIN)/python -m tests.bench.watch $(if $(HOST),--name $(HOST))
+
+MINUTES ?= 60
+.PHONY: soak-watch
+soak-watch: setup lab-needs ## an hour of mixed traffic without one change of state (HOST=name, MINUTES=60)
+	$(BIN)/python -m tests.bench.soak_watch --minutes $(MINUTES) $(if $(HOST),--name $(HOST))

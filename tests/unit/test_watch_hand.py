@@ -117,9 +117,10 @@ def test_over_the_socket_and_until_nobody_asks(
 
 
 def test_a_stranger_gets_no_answer(listener: socket.socket, tmp_path: Path, ran: list[list[str]]) -> None:
-    serving(listener, program.Hand(CONFIG, LANE), (os.getuid() + 1,))
+    thread = serving(listener, program.Hand(CONFIG, LANE), (os.getuid() + 1,))
     with pytest.raises((ValueError, OSError)):
         ask_hand(str(tmp_path / "hand"), "restart", 5)
+    thread.join(5)
     assert ran == []
 
 
