@@ -244,10 +244,14 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    config = read(arguments[0])
-    credentials = os.environ.get("CREDENTIALS_DIRECTORY")
-    config["webhook_file"] = f"{credentials}/webhook" if config["webhook"] and credentials else None
-    watch = Watch(config, read(config["lane_file"]))
+    try:
+        config = read(arguments[0])
+        credentials = os.environ.get("CREDENTIALS_DIRECTORY")
+        config["webhook_file"] = f"{credentials}/webhook" if config["webhook"] and credentials else None
+        watch = Watch(config, read(config["lane_file"]))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        say(3, f"its settings cannot be read: run the deploy again ({router.one_line(str(error))})")
+        return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     interval = float(config["interval_seconds"])
     following = time.monotonic()
