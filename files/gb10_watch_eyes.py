@@ -105,7 +105,7 @@ class Eyes:
         self._due: dict[str, float] = {}
         self._skip: dict[str, float] = {}
         self._rivals: tuple[str, ...] = ()
-        self._holders: tuple[str, ...] = ()
+        self._users: dict[int, str] = {}
         self._gone: dict[str, str] = {}
 
     def look(self, at: float) -> Observation:
@@ -218,12 +218,12 @@ class Eyes:
         if config["processes"]["command"]:
             outcome = self.jobs.outcome("processes")
             if outcome is not None and outcome.error is None and outcome.value.get("answer") == "yes":
-                self._holders = signals.accelerator_rivals(
-                    str(outcome.value.get("text", "")), self.children.values(), config["processes"]["allowed"]
+                self._users = signals.accelerator_users(
+                    str(outcome.value.get("text", "")), config["processes"]["allowed"]
                 )
             if not self.jobs.running("action") and self.due("processes", at, config["processes"]["seconds"]):
                 self.jobs.start("processes", lambda: ask_hand(config["socket"], "processes", 30))
-        return (*self._rivals, *self._holders)
+        return (*self._rivals, *signals.accelerator_rivals(self._users, self.cgroup, self.proc))
 
     def _canaries(self) -> dict[str, float]:
         outcome = self.jobs.outcome("canary")

@@ -234,19 +234,30 @@ def rivals(
     return (*found, *seen)
 
 
-def accelerator_rivals(listed: str, ours: Iterable[int], allowed: Iterable[str]) -> tuple[str, ...]:
-    """Who else holds GPU memory, from lines of ``PID, NAME, ...`` as nvidia-smi prints them."""
-    own = set(ours)
+def accelerator_users(listed: str, allowed: Iterable[str]) -> dict[int, str]:
+    """Process id to name of who holds GPU memory, from lines of ``PID, NAME, ...`` as nvidia-smi prints
+    them."""
     patterns = [re.compile(pattern) for pattern in allowed]
-    found = []
+    found = {}
     for line in listed.splitlines():
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) < 2 or not fields[0].isdigit() or int(fields[0]) in own:
+        if len(fields) < 2 or not fields[0].isdigit():
             continue
-        name = router.one_line(fields[1].rsplit("/", 1)[-1][:60])
         if not any(pattern.search(fields[1]) for pattern in patterns):
-            found.append(f"{name} (process {fields[0]}) on the GPU")
-    return tuple(found)
+            found[int(fields[0])] = router.one_line(fields[1].rsplit("/", 1)[-1][:60])
+    return found
+
+
+def accelerator_rivals(users: Mapping[int, str], ours: str, proc: str = "/proc") -> tuple[str, ...]:
+    """Those of the users who are still there and not in the container, whose cgroup is ``ours``.
+
+    The list may be half a minute old: a model that was evicted since is no rival.
+    """
+    return tuple(
+        f"{name} (process {pid}) on the GPU"
+        for pid, name in users.items()
+        if (cgroup := cgroup_of(pid, proc)) and cgroup != ours
+    )
 
 
 # -- memory and the kernel ----------------------------------------------------------------------------

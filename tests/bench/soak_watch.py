@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -64,8 +66,19 @@ class Client:
             thread.join()
 
 
-def phase(host: LabHost, client: Client, what: str) -> None:
-    """One kind of traffic for a while."""
+def baselines(host: LabHost, client: Client) -> dict[str, float]:
+    """Tokens per second of each model, one client alone, as the watch sees them."""
+    found = {}
+    for model in MODELS:
+        client.many(1, time.monotonic() + 25, (model,), 20, 64)
+        time.sleep(6)
+        seen = {one["name"]: one["tokens_per_second"] for one in watching.status(host)["models"]}
+        found[model] = seen[model]
+    return found
+
+
+def phase(host: LabHost, client: Client, what: str, told: dict[str, object]) -> None:
+    """One kind of traffic for a while. ``told`` is the data of every deploy."""
     until = time.monotonic() + PHASE_SECONDS
     if what == "idle":
         time.sleep(PHASE_SECONDS)
@@ -78,11 +91,11 @@ def phase(host: LabHost, client: Client, what: str) -> None:
     elif what == "model swaps":
         client.many(2, until, MODELS, 20, 16)
     elif what == "deploy, nothing to do":
-        _deploy(host)
+        _deploy(host, **told)
     elif what == "deploy, lane restarted":
         # Another unit: the deploy restarts the lane, under traffic.
         threading.Thread(target=client.many, args=(1, until, ("tiny-a",), 20, 32), daemon=True).start()
-        _deploy(host, lane_pids_limit=random.randint(1000, 4000))
+        _deploy(host, lane_pids_limit=random.randint(1000, 4000), **told)
 
 
 def _deploy(host: LabHost, **data: object) -> None:
@@ -109,28 +122,35 @@ def main(name: str, minutes: int) -> None:
         watching.fresh(host)
     except LabError as error:
         raise click.ClickException(str(error)) from None
-    since = host.ssh("date +%s").stdout.strip()
     key = host.ssh(f"cat {lane.KEY}", sudo=True).stdout.strip()
-    before, began, rounds = cost(host), time.monotonic(), Counter[str]()
-    with lane.tunnel(host) as port:
+    with lane.tunnel(host) as port, TemporaryDirectory() as folder:
         client = Client(port, key)
+        measured = baselines(host, client)
+        say(f"baselines: {measured}")
+        models = {name: {"tokens_per_second": speed} for name, speed in measured.items()}
+        Path(folder, f"{host.name}.json").write_text(json.dumps({"version": 1, "models": models}))
+        told: dict[str, object] = {"watch_baselines": folder}
+        _deploy(host, **told)
+        watching.fresh(host)
+        since = host.ssh("date +%s").stdout.strip()
+        before, began, rounds = cost(host), time.monotonic(), Counter[str]()
         while time.monotonic() - began < minutes * 60:
             what = PHASES[sum(rounds.values()) % len(PHASES)]
             say(f"{(time.monotonic() - began) / 60:.0f} min: {what}; {dict(client.answers)}")
-            phase(host, client, what)
+            phase(host, client, what, told)
             rounds[what] += 1
     after = cost(host)
     line = f"journalctl --unit gb10-watch.service --since @{since} --output short-iso --no-pager"
     journal = host.ssh(line, sudo=True).stdout
-    told = [one for one in journal.splitlines() if "healthy" in one or "degraded" in one or "failed" in one]
+    said = [one for one in journal.splitlines() if "healthy" in one or "degraded" in one or "failed" in one]
     acted = watching.actions(host)
     Console().print(cost_table(before, after, f"{(after.at - before.at) / 60:.0f} minutes of mixed traffic"))
     click.echo(f"phases: {dict(rounds)}")
     click.echo(f"answers: {dict(client.answers)}")
-    click.echo(f"state changes and reasons: {len(told)}, actions: {len(acted)}")
-    for one in (*told, *(json.dumps(entry) for entry in acted)):
+    click.echo(f"state changes and reasons: {len(said)}, actions: {len(acted)}")
+    for one in (*said, *(json.dumps(entry) for entry in acted)):
         click.echo(one)
-    sys.exit(bool(told or acted))
+    sys.exit(bool(said or acted))
 
 
 if __name__ == "__main__":

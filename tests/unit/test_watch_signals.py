@@ -264,12 +264,17 @@ def test_a_probe_that_found_no_container_knows_nothing() -> None:
     assert judge_probe(0, "", "GPU 0: ")["answer"] == "no"
 
 
-def test_who_holds_memory_of_a_real_gpu() -> None:
-    listed = (CUDA / "kinds-after.smi.txt").read_text()
-    ours = [506, 534, 576, 663]
-    assert signals.accelerator_rivals(listed, ours, []) == ("llama-server (process 690) on the GPU",)
-    assert signals.accelerator_rivals(listed, [], ["/opt/llama/"]) == ()
-    assert signals.accelerator_rivals("No devices were found\n, ,\n", [], []) == ()
+def test_who_holds_memory_of_a_real_gpu(tmp_path: Path) -> None:
+    users = signals.accelerator_users((CUDA / "kinds-after.smi.txt").read_text(), [])
+    assert users == dict.fromkeys((506, 534, 576, 663, 690), "llama-server")
+    for pid in (506, 534, 690):  # the others have gone since
+        process(tmp_path, pid, {})
+    (tmp_path / "690/cgroup").write_text("0::/user.slice\n")
+    assert signals.accelerator_rivals(users, CGROUP, str(tmp_path)) == (
+        "llama-server (process 690) on the GPU",
+    )
+    assert signals.accelerator_users("1, /opt/llama/x\n2, python3\n", ["/opt/llama/"]) == {2: "python3"}
+    assert signals.accelerator_users("No devices were found\n, ,\n", []) == {}
 
 
 # -- processes in general -----------------------------------------------------------------------------
