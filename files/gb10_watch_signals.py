@@ -13,6 +13,7 @@ import re
 import subprocess
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import gb10_router as router
@@ -62,7 +63,35 @@ def router_models(lane: dict[str, Any], skip: frozenset[str] = frozenset()) -> t
                 requests=requests,
             )
         )
+    # The counters move when an answer ends; one that is long and alone shows its speed before.
+    if sum(model.requests or 0 for model in models) == 1:
+        models = [
+            replace(model, answer=_answer(lane, model.name)) if model.requests else model for model in models
+        ]
     return tuple(models)
+
+
+def _answer(lane: dict[str, Any], model: str) -> tuple[int, int] | None:
+    query = urllib.parse.urlencode({"model": model, "autoload": "false"})
+    try:
+        slots = router.request(lane, "GET", f"/slots?{query}", timeout=METRICS_SECONDS)
+    except (router.RouterError, OSError):
+        return None  # not served, or busy
+    return read_answer(slots)
+
+
+def read_answer(slots: Any) -> tuple[int, int] | None:
+    """Number and tokens so far of the one answer that is being written; None while a prompt is read, and
+    for any other shape."""
+    try:
+        ((task, tokens),) = [
+            (int(slot["id_task"]), int(slot["next_token"][0]["n_decoded"]))
+            for slot in slots
+            if slot["is_processing"]
+        ]
+    except (LookupError, TypeError, ValueError):
+        return None
+    return (task, tokens) if tokens > 0 else None
 
 
 def _metrics(lane: dict[str, Any], model: str) -> str:

@@ -15,6 +15,7 @@ SLOW_FIGURES = 3  # slow figures of one client alone, in a row
 SLOW_CANARIES = 2  # on an idle lane, in a row
 IDLE_SECONDS = 5  # without a request, before a canary asks a model that is under suspicion
 AGAIN_SECONDS = 10
+WRITTEN_SECONDS = 4  # of an answer that is being written, for a figure
 
 
 def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Settings) -> dict[str, Speed]:
@@ -70,17 +71,42 @@ def _speed(before: Speed, model: Model, all_requests: int, now: Observation, set
         return speed  # its figure is on the way
     if tokens > 0 or model.requests:
         speed = replace(speed, used=now.at)
-    if tokens < settings.minimum_tokens or seconds <= 0:
-        return speed
-    figure, alone = tokens / seconds, speed.most <= 1
-    speed = replace(
-        speed, tokens=model.tokens, seconds=model.seconds, most=all_requests, figure=figure, figure_at=now.at
-    )
+    alone = speed.most <= 1
+    if tokens >= settings.minimum_tokens and seconds > 0:
+        figure = tokens / seconds
+        speed = replace(speed, tokens=model.tokens, seconds=model.seconds, most=all_requests)
+        return _with_figure(_follow(speed, model, now), figure, alone, baseline, now, settings)
+    written = _written(speed, model, now) if alone else None
+    if written is None:
+        return _follow(speed, model, now)
+    return _with_figure(_follow(speed, model, now), written, alone, baseline, now, settings)
+
+
+def _with_figure(
+    speed: Speed, figure: float, alone: bool, baseline: float | None, now: Observation, settings: Settings
+) -> Speed:
+    speed = replace(speed, figure=figure, figure_at=now.at)
     if baseline is None:
         return speed
     if figure >= settings.slow_ratio * baseline:
         return replace(speed, suspect=False, slow=0, canaries=0)
     return replace(speed, suspect=True, slow=speed.slow + 1 if alone else speed.slow)
+
+
+def _written(speed: Speed, model: Model, now: Observation) -> float | None:
+    """The speed of an answer that is being written since an earlier look, None for another answer."""
+    if model.answer is None or speed.answer is None or model.answer[0] != speed.answer[0]:
+        return None
+    seconds, tokens = now.at - speed.answer_at, model.answer[1] - speed.answer[1]
+    return tokens / seconds if seconds >= WRITTEN_SECONDS and tokens > 0 else None
+
+
+def _follow(speed: Speed, model: Model, now: Observation) -> Speed:
+    """Remember how far the answer is, from its first look on and anew after each figure."""
+    same = model.answer is not None and speed.answer is not None and model.answer[0] == speed.answer[0]
+    if same and now.at - speed.answer_at < WRITTEN_SECONDS:
+        return speed
+    return replace(speed, answer=model.answer, answer_at=now.at)
 
 
 def slow_reason(speed: Speed | None, name: str, settings: Settings) -> str:

@@ -56,6 +56,7 @@ class Model:
     tokens: float | None = None
     seconds: float | None = None
     requests: int | None = None
+    answer: tuple[int, int] | None = None  # the one that is being written: its number, tokens so far
     swap_mib: int = 0
     file_gone: str = ""
 
@@ -150,6 +151,8 @@ class Speed:
     slow: int = 0
     canaries: int = 0
     asked: float = 0.0  # when a canary was last wanted
+    answer: tuple[int, int] | None = None  # see Model.answer
+    answer_at: float = 0.0
 
 
 @dataclass(frozen=True)

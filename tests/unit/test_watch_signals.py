@@ -403,3 +403,48 @@ def test_a_kernel_log_that_is_not_there_is_found_when_it_comes(tmp_path: Path) -
     assert list(log.lines()) == []
     os.mkfifo(tmp_path / "kmsg")
     assert list(log.lines()) == []
+
+
+# -- an answer that is being written --------------------------------------------------------------------
+
+BUSY = METRICS.replace("requests_processing 0", "requests_processing 1").encode()
+SLOT = {"id": 0, "is_processing": True, "id_task": 129, "next_token": [{"n_decoded": 17}]}
+
+
+def test_one_answer_alone_is_followed(router: Router, lane: dict[str, Any]) -> None:
+    recorded = json.loads((CUDA / "fb1-1-gpu.snap.json").read_text())
+    (slot,) = json.loads(recorded["GET /slots?model=big&autoload=false"]["body"])
+    assert signals.read_answer([slot]) is None, "it was idle"
+    slot = slot | {"is_processing": True, "next_token": [slot["next_token"][0] | {"n_decoded": 17}]}
+    router.answers["GET /models"] = states(big="loaded", other="unloaded")
+    router.answers[metrics_line("big")] = BUSY
+    router.answers["GET /slots?model=big&autoload=false"] = [slot]
+    assert [model.answer for model in signals.router_models(lane)] == [(129, 17), None]
+
+
+def test_an_idle_or_a_crowded_lane_is_not_asked_for_its_slots(router: Router, lane: dict[str, Any]) -> None:
+    router.answers["GET /models"] = states(a="loaded", b="loaded")
+    router.answers[metrics_line("a")] = router.answers[metrics_line("b")] = BUSY
+    signals.router_models(lane)
+    router.answers[metrics_line("a")] = router.answers[metrics_line("b")] = METRICS.encode()
+    signals.router_models(lane)
+    assert not [line for line in router.lines if "/slots" in line]
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [None, {}, [], "x", [1], [SLOT, SLOT], [SLOT | {"is_processing": False}], [SLOT | {"next_token": []}],
+     [SLOT | {"next_token": [{"n_decoded": 0}]}], [SLOT | {"id_task": None}], [{}]],
+)  # fmt: skip
+def test_slots_that_tell_nothing(slots: Any) -> None:
+    assert signals.read_answer(slots) is None
+
+
+@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_slots_are_no_answer(router: Router, lane: dict[str, Any], answer: Any) -> None:
+    router.answers["GET /models"] = states(a="loaded")
+    router.answers[metrics_line("a")] = BUSY
+    router.answers["GET /slots?model=a&autoload=false"] = answer
+    (model,) = signals.router_models(lane)
+    assert model.answer is None
+    assert model.requests == 1

@@ -151,3 +151,46 @@ def test_a_look_without_an_answer_forgets_no_speed(lane: Lane) -> None:
     serve(lane, 60, 38.0)
     lane.see(models=(), router_fault="nothing in 4 s")
     assert lane.history.speeds["fast"].figure == pytest.approx(38.0)
+
+
+def write(
+    lane: Lane, seconds: float, speed: float, task: int = 7, so_far: int = 1, requests: int = 1
+) -> None:
+    """One answer that is being written all the time: no counter moves."""
+    for step in range(1, int(seconds / 5) + 1):
+        lane.change(requests=requests, answer=(task, so_far + int(5 * speed * step)))
+        lane.see()
+
+
+def test_a_long_answer_shows_its_speed_while_it_is_written(lane: Lane) -> None:
+    write(lane, 30, 39.0)
+    assert lane.history.speeds["fast"].figure == pytest.approx(39.0)
+    assert lane.verdicts[-1].state == HEALTHY
+
+
+def test_a_long_answer_at_a_third_is_seen_before_it_ends(lane: Lane) -> None:
+    write(lane, 25, 13.0)
+    assert keys(lane.verdicts[-1]) == ["speed:fast"]
+    lane.change(requests=0, answer=None)
+    lane.see()
+    write(lane, 30, 39.0, task=8)
+    assert lane.verdicts[-1].state == HEALTHY
+
+
+def test_a_prompt_that_is_being_read_is_no_slow_answer(lane: Lane) -> None:
+    for _ in range(60):
+        lane.change(requests=1, answer=None)
+        lane.see()
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_one_answer_after_the_other_is_no_slow_answer(lane: Lane) -> None:
+    for task in range(60):
+        lane.change(requests=1, answer=(task, 3))
+        lane.see()
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_an_answer_beside_others_says_nothing(lane: Lane) -> None:
+    write(lane, 60, 5.0, requests=3)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
