@@ -42,10 +42,13 @@ def _deploy(host: LabHost, **data: object) -> None:
 @contextmanager
 def _traffic(host: LabHost, model: str) -> Iterator[None]:
     """One client that asks for one long answer after the other."""
+    messages = [{"role": "user", "content": "go on"}]
+    # Streamed: one that is cut off ends at the server too.
+    body = json.dumps({"model": model, "max_tokens": 1500, "stream": True, "messages": messages})
     line = (
         f'KEY=$(cat {lane.KEY}); while :; do curl -s -o /dev/null -m 600 -H "Authorization: Bearer $KEY" '
-        f"-H 'Content-Type: application/json' http://127.0.0.1:{lane.PORT}/v1/chat/completions -d "
-        f'\'{{"model":"{model}","max_tokens":1500,"messages":[{{"role":"user","content":"go on"}}]}}\'; done'
+        f"-H 'Content-Type: application/json' -d '{body}' http://127.0.0.1:{lane.PORT}/v1/chat/completions; "
+        "done"
     )
     host.ssh(["systemd-run", "--quiet", "--unit=client", "sh", "-c", line], sudo=True)
     try:
@@ -147,6 +150,9 @@ def test_a_child_slowed_to_a_third(host: LabHost, tmp_path: Path) -> None:
         assert speed
     baseline = {"tokens_per_second": speed, "spread": 0.1, "image": "x", "presets": "x", "measured": "now"}
     (tmp_path / f"{host.name}.json").write_text(json.dumps({"version": 1, "models": {model: baseline}}))
+    # No answer of before goes on beside those to come.
+    host.ssh(f"systemctl restart {lane.UNIT}", sudo=True)
+    lane.wait_answering(host)
     _deploy(host, watch_baselines=str(tmp_path))
     pid = watching.child(host, model)
     slowed = f"while kill -STOP {pid} && sleep 0.06 && kill -CONT {pid}; do sleep 0.03; done"
