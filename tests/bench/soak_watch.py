@@ -70,10 +70,11 @@ def baselines(host: LabHost, client: Client) -> dict[str, float]:
     """Tokens per second of each model, one client alone, as the watch sees them."""
     found = {}
     for model in MODELS:
-        client.many(1, time.monotonic() + 25, (model,), 20, 64)
+        client.many(1, time.monotonic() + 25, (model,), 20, 32)
         time.sleep(6)
         seen = {one["name"]: one["tokens_per_second"] for one in watching.status(host)["models"]}
-        found[model] = seen[model]
+        if seen[model] is not None:
+            found[model] = seen[model]
     return found
 
 
@@ -83,13 +84,13 @@ def phase(host: LabHost, client: Client, what: str, told: dict[str, object]) -> 
     if what == "idle":
         time.sleep(PHASE_SECONDS)
     elif what == "one client":
-        client.many(1, until, ("tiny-a",), 20, 64)
+        client.many(1, until, ("tiny-a",), 20, 32)
     elif what == "long prompts":
-        client.many(2, until, ("tiny-b",), 900, 16)
+        client.many(2, until, ("tiny-b",), 450, 8)
     elif what == "8 clients":
-        client.many(8, until, ("tiny-b",), 20, 64)
+        client.many(8, until, ("tiny-b",), 20, 16)
     elif what == "model swaps":
-        client.many(2, until, MODELS, 20, 16)
+        client.many(2, until, MODELS, 20, 8)
     elif what == "deploy, nothing to do":
         _deploy(host, **told)
     elif what == "deploy, lane restarted":
