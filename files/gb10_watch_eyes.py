@@ -19,11 +19,11 @@ import gb10_router as router
 import gb10_watch_signals as signals
 from gb10_watch_state import Done, Model, Observation, Probe
 
-ROUTER_SECONDS = 4.0  # then the look goes on without the router
+ROUTER_SECONDS = 9.0  # then the look goes on without the router
 PROBE_SECONDS = 2.5  # the same for the probe
 RIVALS_SECONDS = 15.0
 FILES_SECONDS = 15.0
-SKIP_SECONDS = 15.0  # a model that has given no figures in time is left alone for so long
+SKIP_SECONDS = 8.0  # a model that has given no figures in time is left alone for so long
 UNKNOWN_SECONDS = 60.0  # a probe that hangs must not be piled up
 
 

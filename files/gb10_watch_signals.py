@@ -11,6 +11,7 @@ import math
 import os
 import re
 import subprocess
+import time
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,8 +20,10 @@ from typing import Any
 import gb10_router as router
 from gb10_watch_state import Event, Model, Unit
 
-METRICS_SECONDS = 2.0  # a child in the middle of a large batch answers later: no figures this time
 MODELS_SECONDS = 3.0
+# For the figures of all models together: a child in the middle of a large batch answers later, or not in time.
+FIGURES_SECONDS = 4.0
+LEAST_SECONDS = 0.3
 MOST_MODELS = 500
 TOKENS = "llamacpp:tokens_predicted_total"
 SECONDS = "llamacpp:tokens_predicted_seconds_total"
@@ -44,12 +47,13 @@ def router_models(lane: dict[str, Any], skip: frozenset[str] = frozenset()) -> t
     if len(states) > MOST_MODELS:
         raise router.RouterError(f"GET /models names {len(states)} models: is this llama.cpp?")
     models = []
+    until = time.monotonic() + FIGURES_SECONDS
     for name, (state, failed) in states.items():
         figures: dict[str, float] = {}
         if state == "loaded" and name not in skip:
             # One that is busy, or on its way out, gives none: the next look tells.
             with contextlib.suppress(router.RouterError, OSError):
-                figures = read_metrics(_metrics(lane, name))
+                figures = read_metrics(_metrics(lane, name, until))
         requests = None
         if PROCESSING in figures:
             requests = int(figures[PROCESSING] + figures.get(DEFERRED, 0))
@@ -66,15 +70,16 @@ def router_models(lane: dict[str, Any], skip: frozenset[str] = frozenset()) -> t
     # The counters move when an answer ends; one that is long and alone shows its speed before.
     if sum(model.requests or 0 for model in models) == 1:
         models = [
-            replace(model, answer=_answer(lane, model.name)) if model.requests else model for model in models
+            replace(model, answer=_answer(lane, model.name, until)) if model.requests else model
+            for model in models
         ]
     return tuple(models)
 
 
-def _answer(lane: dict[str, Any], model: str) -> tuple[int, int] | None:
+def _answer(lane: dict[str, Any], model: str, until: float) -> tuple[int, int] | None:
     query = urllib.parse.urlencode({"model": model, "autoload": "false"})
     try:
-        slots = router.request(lane, "GET", f"/slots?{query}", timeout=METRICS_SECONDS)
+        slots = router.request(lane, "GET", f"/slots?{query}", timeout=_left(until))
     except (router.RouterError, OSError):
         return None  # not served, or busy
     return read_answer(slots)
@@ -94,10 +99,14 @@ def read_answer(slots: Any) -> tuple[int, int] | None:
     return (task, tokens) if tokens > 0 else None
 
 
-def _metrics(lane: dict[str, Any], model: str) -> str:
+def _left(until: float) -> float:
+    return max(LEAST_SECONDS, until - time.monotonic())
+
+
+def _metrics(lane: dict[str, Any], model: str, until: float) -> str:
     # Without autoload=false the look itself would load a model that has just been evicted.
     query = urllib.parse.urlencode({"model": model, "autoload": "false"})
-    return router.fetch(lane, "GET", f"/metrics?{query}", timeout=METRICS_SECONDS).decode(errors="replace")
+    return router.fetch(lane, "GET", f"/metrics?{query}", timeout=_left(until)).decode(errors="replace")
 
 
 def read_metrics(text: str) -> dict[str, float]:
