@@ -41,6 +41,16 @@ class RouterError(Exception):
 
 def request(lane: dict[str, Any], method: str, path: str, body: Any = None, timeout: float = 30) -> Any:
     """One call to the router, its JSON answer. Raises `RouterError`, OSError where nothing listens."""
+    content = fetch(lane, method, path, body, timeout)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        what = f"{method} {path.partition('?')[0]}"
+        raise RouterError(f"{what} answered with something that is not JSON") from None
+
+
+def fetch(lane: dict[str, Any], method: str, path: str, body: Any = None, timeout: float = 30) -> bytes:
+    """The same, and the answer as it came."""
     what = f"{method} {path.partition('?')[0]}"
     deadline = time.monotonic() + timeout
     try:
@@ -50,10 +60,7 @@ def request(lane: dict[str, Any], method: str, path: str, body: Any = None, time
         raise TimeoutError(f"{what} got no answer in {timeout:.0f} s") from None
     if response.status != 200:
         raise RouterError(f"{what} answered {response.status}: {_message(content)}")
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        raise RouterError(f"{what} answered with something that is not JSON") from None
+    return content
 
 
 def _send(

@@ -19,6 +19,7 @@ from gb10.commands.pin import pin
 from gb10.commands.plan import plan
 from gb10.commands.render import render
 from gb10.commands.rollback import rollback
+from gb10.commands.status import logs, status
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,6 +41,8 @@ cli.add_command(rollback)
 cli.add_command(adopt_command)
 cli.add_command(chat)
 cli.add_command(drift_command)
+cli.add_command(status)
+cli.add_command(logs)
 
 
 def main() -> None:
