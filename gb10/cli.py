@@ -9,6 +9,7 @@ import click
 from pyinfra.api.exceptions import PyinfraError
 
 from gb10.commands.adopt import adopt_command
+from gb10.commands.bench import bench
 from gb10.commands.chat import chat
 from gb10.commands.check import check
 from gb10.commands.models import models
@@ -32,6 +33,7 @@ cli.add_command(pin)
 cli.add_command(models)
 cli.add_command(adopt_command)
 cli.add_command(chat)
+cli.add_command(bench)
 
 
 def main() -> None:
