@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from gb10.bench.result import Figure, ModelResult, Rate, Result
+from gb10.bench.summary import FRAME
 
 RATE_SLACK = 1  # one task more or less is no finding
 
@@ -99,7 +100,7 @@ _STYLE = {"lost": "bold red", "won": "green"}
 
 def table(first: Result, second: Result, changes: list[Change]) -> Table:
     """The changes for a terminal."""
-    made = Table(title=f"{_name(first)} against {_name(second)}", title_justify="left")
+    made = Table(title=f"{_name(first)} against {_name(second)}", **FRAME)
     for heading in ("model", "what"):
         made.add_column(heading, overflow="fold")
     for heading in ("first", "second", "change"):

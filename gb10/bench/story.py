@@ -17,6 +17,7 @@ from gb10.bench.prompts import SHORT_TOKENS, ClientLoad, refuse
 from gb10.bench.result import Result, StoryRun
 from gb10.bench.router import RouterFault
 from gb10.bench.run import Bench, Ended
+from gb10.bench.summary import FRAME
 from gb10.faults import BadInput, Fault
 
 NOT_MEASURED = "not measured"
@@ -188,7 +189,7 @@ def rows(claims: Mapping[str, Claim], runs: Mapping[str, Mapping[str, StoryRun]]
 
 def table(found: Sequence[Row]) -> Table:
     """The claims for a terminal."""
-    made = Table("claim", "side", "unit", title="The story, measured again", title_justify="left")
+    made = Table("claim", "side", "unit", title="The story, measured again", **FRAME)
     made.add_column("story", justify="right")
     made.add_column("measured", justify="right")
     made.add_column("why not")

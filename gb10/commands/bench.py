@@ -67,6 +67,7 @@ _quick = click.option("--quick", is_flag=True, help="Fewer runs, clients and tas
     "--slots", is_flag=True, help="Also unified against split slots: the model's preset is changed for it."
 )
 @click.option("--tasks", type=click.IntRange(1), help="How many coding tasks and tool scenarios.")
+@click.option("--answer-limit", type=click.IntRange(16), help="Longest answer to a task, tokens.")
 @click.option("--long", "long_tokens", type=click.IntRange(256), help="Length of a long prompt, tokens.")
 @click.option("--save-baseline", is_flag=True, help="Make the speeds the baselines in bench/baselines.")
 @click.option("--baselines", type=click.Path(path_type=Path), default=BASELINES, hidden=True)
@@ -81,6 +82,7 @@ def run(
     parts: tuple[str, ...],
     slots: bool,
     tasks: int | None,
+    answer_limit: int | None,
     long_tokens: int | None,
     save_baseline: bool,
     baselines: Path,
@@ -103,7 +105,7 @@ def run(
         long=long_tokens or chosen.long,
         clients=chosen.clients,
         tasks=tasks or chosen.tasks,
-        answer_limit=chosen.answer_limit,
+        answer_limit=answer_limit or chosen.answer_limit,
     )
     if save_baseline and "speed" not in chosen.parts:
         raise click.UsageError("a baseline is a speed: take `--part speed` in")
@@ -118,9 +120,8 @@ def run(
     result, path, status = _measured(inventory, host_name, out, yes, chosen, measure)
     console = Console()
     console.print(summary.table(result))
-    clients = summary.clients_table(result)
-    if clients is not None:
-        console.print(clients)
+    for more in summary.clients_view(result):
+        console.print(more)
     _say(f"written: {_shown(path)}")
     if save_baseline and not result.interrupted:
         kept, taken = save_baselines(result, baselines)
