@@ -93,7 +93,10 @@ class BoxUnderTest:
             answer = read_answer(self.run(line, "", PROBE_SECONDS)[1].splitlines())
         except FactProcessError as error:
             return Device(state="down", name=str(error))
-        return Device(state=answer.state, name=answer.device or answer.reason, holder=answer.holder)
+        # The program prints JSON, and JSON may hold anything.
+        return Device(
+            state=str(answer.state), name=str(answer.device or answer.reason), holder=str(answer.holder)
+        )
 
     def clean(self) -> None:
         """Take away what the sandbox left."""
