@@ -4,10 +4,10 @@
 Usage: gb10_presets_hold.py PRESETS COMMAND...     COMMAND makes the router read its presets again
 
 Reads one line of standard input: {"before": text that must be there now, "content": text to hold}. Puts the
-content in place, runs the command, prints {"held": true}. Then it waits for the end of its input: the
-caller has let go, was interrupted, or its connection is gone. The file becomes what it was, with its owner
-and mode, and the command runs again. Where somebody else has written it meanwhile, a deploy say, that is
-left alone.
+content in place, runs the command, prints {"held": true}. Then it waits for the end of its input (the caller
+has let go, was interrupted, its connection is gone) or for two minutes in which the caller says nothing. The
+file becomes what it was, with its owner and mode, and the command runs again. Where somebody else has written
+it meanwhile, a deploy say, that is left alone.
 
 A power cut in between leaves the other file: the next deploy finds and corrects it.
 Exit status: 0 all is as before; 1 not, with the reason on standard error.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 COMMAND_SECONDS = 300
+SILENT_SECONDS = 120
 
 
 class Failed(Exception):
@@ -63,6 +65,17 @@ def reread(command: list[str]) -> None:
         raise Failed(f"the presets cannot be read again: {said[-1]}")
 
 
+def wait_for_end(wire: int) -> None:
+    """Until the caller lets go. Raises `Failed` when it is silent for too long: a laptop whose network went
+    away says nothing, and sshd would notice much later."""
+    while True:
+        ready, _, _ = select.select([wire], [], [], SILENT_SECONDS)
+        if not ready:
+            raise Failed(f"the caller said nothing for {SILENT_SECONDS} s")
+        if not os.read(wire, 4096):
+            return
+
+
 def hold(path: Path, command: list[str]) -> None:
     """Hold until the end of the input. Raises `Failed`."""
     wanted = json.loads(sys.stdin.readline())
@@ -73,9 +86,7 @@ def hold(path: Path, command: list[str]) -> None:
         put(path, content)
         reread(command)
         print(json.dumps({"held": True}), flush=True)
-        # Only the end counts, whatever else comes.
-        while sys.stdin.read(4096):
-            pass
+        wait_for_end(sys.stdin.fileno())
     finally:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from gb10.bench.result import Figure, Result
+from gb10.bench.result import ClientsRow, Figure, Result
 from gb10.bench.story import NOT_MEASURED, Claim, Row, rows
 from gb10.desired import TOP
 
@@ -66,7 +67,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Box:
-    """One box in the report: its newest result and the history of its models."""
+    """One box in the report: its newest result and the history of its models. ``crowds``: of each model the
+    newest figures with several clients, for each way of its slots."""
 
     host: str
     newest: Result
@@ -74,7 +76,8 @@ class Box:
     cards: tuple[Card, ...]
     bars: tuple[Bar, ...]
     models_mib: int
-    story: tuple[Row, ...]
+    crowds: tuple[tuple[str, tuple[tuple[str, tuple[ClientsRow, ...]], ...]], ...]
+    story: tuple[tuple[str, tuple[Row, ...]], ...]
     story_date: str
 
 
@@ -110,7 +113,8 @@ def box(results: Sequence[Result], claims: Mapping[str, Claim]) -> Box:
         cards=tuple(card(name, results) for name in names),
         bars=tuple(_bars(plan.get("models", {}), models_mib)),
         models_mib=models_mib,
-        story=tuple(rows(claims, with_story.story)) if with_story else (),
+        crowds=tuple(_crowds(names, results)),
+        story=_by_claim(rows(claims, with_story.story)) if with_story else (),
         story_date=_day(with_story.started) if with_story else "",
     )
 
@@ -165,6 +169,21 @@ def _round_up(value: float) -> float:
         return 1.0
     power = 10 ** math.floor(math.log10(value))
     return float(next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value))
+
+
+def _by_claim(found: Sequence[Row]) -> tuple[tuple[str, tuple[Row, ...]], ...]:
+    return tuple((says, tuple(sides)) for says, sides in groupby(found, key=lambda row: row.claim))
+
+
+def _crowds(
+    names: Iterable[str], results: Sequence[Result]
+) -> Iterator[tuple[str, tuple[tuple[str, tuple[ClientsRow, ...]], ...]]]:
+    for name in names:
+        every = [result.models[name] for result in reversed(results) if name in result.models]
+        found = next((one for one in every if one.clients or one.slots), None)
+        if found is not None:
+            ways = [("as set", found.clients), *found.slots.items()]
+            yield name, tuple((way, tuple(rows)) for way, rows in ways if rows)
 
 
 def _bars(models: Mapping[str, float | None], models_mib: int) -> list[Bar]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from gb10.desired import TOP, Desired
 from gb10.preset_options import TRUTHY
 from gb10.slots import Slots
 
+BEAT_SECONDS = 15  # the program on the box waits for 120
 HOLD_SECONDS = 400  # a reload may have to wait for a model that ends
 
 
@@ -99,7 +101,14 @@ class Presets:
             try:
                 if not stdout.readline().startswith("{"):
                     raise Held(_last(stderr.read()))
-                yield slots_by(keys_of(content, model))
+                over = threading.Event()
+                beat = threading.Thread(target=_say_so, args=(stdin, over), daemon=True)
+                beat.start()
+                try:
+                    yield slots_by(keys_of(content, model))
+                finally:
+                    over.set()
+                    beat.join()
             finally:
                 stdin.channel.shutdown_write()
                 stdout.read()
@@ -109,6 +118,16 @@ class Presets:
             raise Held(
                 f"the SSH connection is gone ({error}); the box puts its presets back itself"
             ) from None
+
+
+def _say_so(stdin: Any, over: threading.Event) -> None:
+    """That we are still here, until it is over."""
+    while not over.wait(BEAT_SECONDS):
+        try:
+            stdin.write(b"\n")
+            stdin.flush()
+        except (SSHException, OSError, EOFError):
+            return  # the box puts its presets back
 
 
 def _last(errors: bytes) -> str:

@@ -24,7 +24,7 @@ from tests.lab.host import LabHost
 
 GB10 = Path(sys.executable).with_name("gb10")
 # Short answers: models of random weights never end by themselves.
-SHORT = ("--quick", "--runs", "3", "--tasks", "2", "--answer-limit", "48", "--long", "1200")
+SHORT = ("--quick", "--runs", "3", "--tasks", "2", "--answer-limit", "48", "--long", "300")
 STORY = """
 slots-speed:
   says: More slots serve more clients.
@@ -66,7 +66,7 @@ def bench(host: LabHost, *words: object) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=400,
+        timeout=900,
         check=False,
         env={**os.environ, "COLUMNS": "200"},
     )

@@ -99,7 +99,8 @@ def test_it_says_what_there_is_and_what_there_is_not() -> None:
     assert "skipped: 20128 tokens each" in text
     assert "57240 MiB" in text
     assert "made at home unknown" in text
-    assert "51.3 ± 0.4 tok/s" in text
+    assert "tok/s story measured qwen3-coder-next 52 51.3 ± 0.4" in text
+    assert "POST /completion answered 500: &lt;b&gt;full" in text
     assert "load: it does not load" in text
     assert "other" in text
 

@@ -185,3 +185,19 @@ def test_its_end_is_not_missed_while_the_router_reads(there: Box) -> None:
         time.sleep(0.05)
     assert there.presets.read_text() == "before"
     assert os.access(there.presets, os.R_OK)
+
+
+def test_a_caller_that_says_nothing_has_gone(there: Box, tmp_path: Path) -> None:
+    hasty = tmp_path / "hasty.py"
+    hasty.write_text(PROGRAM.read_text().replace("SILENT_SECONDS = 120", "SILENT_SECONDS = 1"))
+    line = [sys.executable, "-I", str(hasty), str(there.presets), *there.command]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    there.hold(process)
+    until = time.monotonic() + 30
+    while process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert process.stderr
+    assert "said nothing for 1 s" in process.stderr.read()
+    assert there.presets.read_text() == "before"
