@@ -63,7 +63,6 @@ def judge(code: str, tests: str, seconds: float) -> tuple[bool, str]:
         stderr=subprocess.DEVNULL,
         pass_fds=(write,),
         start_new_session=True,
-        cwd="/",
     )
     os.close(write)
     try:

@@ -1,8 +1,8 @@
 """Where answers run: a transient unit on the box that sees nothing, reaches nothing, and is over soon.
 
 A model's answer is a program that nobody has read. It runs as a user that exists only for it, in a root of
-its own that holds the system's programs (read-only) and a small /tmp, without a network, a capability or a
-device.
+its own that holds the system's programs (read-only) and a small folder to work in, without a network, a
+capability or a device.
 Limits are set twice: for the unit's cgroup, and for the process, which also works where the kernel does not
 hand the controllers out.
 """
@@ -24,9 +24,11 @@ Run = Callable[[Sequence[str], str, float], tuple[int, str, str]]
 """Runs a command as root with an input and a limit in seconds: status, output, error output."""
 
 ROOT = "/run/gb10-sandbox"
+WORK = "/work"  # inside it
 UNITS = "gb10-sandbox-"
 GRACE_SECONDS = 5  # between the program's own limit and the unit's end
 START_SECONDS = 60
+SYSTEMD_FAILED = range(200, 246)  # exit statuses of systemd itself: see systemd.exec(5)
 
 PROPERTIES = (
     # Nobody, nowhere.
@@ -34,8 +36,11 @@ PROPERTIES = (
     f"RootDirectory={ROOT}",
     "MountAPIVFS=yes",
     "BindReadOnlyPaths=/usr -/bin -/lib -/lib64 -/etc/ld.so.cache",
-    "TemporaryFileSystem=/tmp:rw,size=16m,nr_inodes=2000,mode=1777 /var/tmp:ro /dev/shm:ro",
-    "WorkingDirectory=/",
+    # A dynamic user is given a /tmp of the host's, without a limit.
+    "InaccessiblePaths=+/tmp +/var/tmp",
+    f"TemporaryFileSystem={WORK}:rw,size=16m,nr_inodes=2000,mode=1777 /dev/shm:ro",
+    f"WorkingDirectory={WORK}",
+    f"Environment=TMPDIR={WORK} HOME={WORK}",
     "UMask=0077",
     # No way out, and nothing to talk to.
     "PrivateNetwork=yes",
@@ -119,7 +124,7 @@ def judge(run: Run, job: Job) -> Verdict:
     name = UNITS + secrets.token_hex(6)
     question = json.dumps({"code": job.code, "tests": job.tests, "seconds": job.seconds})
     try:
-        _, output, errors = run(command(name, job.seconds), question, job.seconds + START_SECONDS)
+        status, output, errors = run(command(name, job.seconds), question, job.seconds + START_SECONDS)
     except BaseException:
         # After Ctrl-C it still runs; where it has ended this says so and that is all.
         run(["systemctl", "kill", "--signal=SIGKILL", f"{name}.service"], "", START_SECONDS)
@@ -129,6 +134,8 @@ def judge(run: Run, job: Job) -> Verdict:
         return Verdict(passed=said["passed"] is True, why=str(said["why"]))
     except (IndexError, ValueError, KeyError, TypeError):
         pass
+    if status in SYSTEMD_FAILED:
+        raise PyinfraError(f"no sandbox on the box: systemd could not set it up (status {status})")
     if errors.strip():
         raise PyinfraError(f"no sandbox on the box: {errors.strip().splitlines()[-1]}")
     return Verdict(passed=False, why="the sandbox was ended: time, memory or processes ran out")

@@ -86,9 +86,9 @@ def left_behind(host: LabHost) -> str:
     """Units, files and processes of the bench that are still there."""
     line = (
         "systemctl list-units --all --no-legend --plain 'gb10-sandbox*';"
-        f" ls -d {ROOT} /etc/llamacpp-playground/*hold* 2>/dev/null; pgrep -af 'python3 -I -c' || true"
+        f" ls -d {ROOT} /etc/llamacpp-playground/*hold* 2>/dev/null; pgrep -af '[p]ython3 -I -c'"
     )
-    return host.ssh(line, sudo=True, check=False).stdout.replace("pgrep -af python3 -I -c", "")
+    return host.ssh(line, sudo=True, check=False).stdout
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -191,7 +191,6 @@ HARMLESS = "def add(a, b):\n    return a + b\n"
 FORKS = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
 ROUTER = ("127.0.0.1", lane.PORT)
 DOCKER = "/run/docker.sock"
-LEFT = "/tmp/gb10-sandbox-was-here"
 
 
 def judged(under_test: BoxUnderTest, code: str, tests: str = "", seconds: float = 5) -> Verdict:
@@ -211,12 +210,12 @@ def test_a_right_answer_passes_and_a_wrong_one_does_not(under_test: BoxUnderTest
         pytest.param("import time\ntime.sleep(1000)", "still running after 3 s", id="sleeps"),
         pytest.param(FORKS, "still running after 3 s", id="fork bomb"),
         pytest.param("x = bytearray(2 << 30)", "MemoryError", id="memory"),
-        pytest.param("x = b'1' * 4096\nf = open('/tmp/a', 'wb')\nwhile True: f.write(x)", "File too large",
+        pytest.param("x = b'1' * 4096\nf = open('a', 'wb')\nwhile True: f.write(x)", "File too large",
                      id="large file"),
-        pytest.param("for n in range(9): open(f'/tmp/{n}', 'wb').write(b'x' * (4 << 20))", "No space left",
+        pytest.param("for n in range(9): open(f'{n}', 'wb').write(b'x' * (4 << 20))", "No space left",
                      id="many files"),
         pytest.param("open('/etc/gb10-was-here', 'w')", "Read-only file system", id="writes outside"),
-        pytest.param("open('/usr/bin/python3', 'ab')", "OSError|Read-only", id="writes a program"),
+        pytest.param("open('/usr/bin/python3', 'ab')", "Permission denied|Read-only", id="writes a program"),
         pytest.param(f"open('{lane.KEY}').read()", "No such file", id="reads the key"),
         pytest.param("open('/etc/passwd').read()", "No such file", id="reads the accounts"),
         pytest.param(f"import socket\nsocket.create_connection({ROUTER})", "OSError", id="asks the router"),
@@ -243,10 +242,14 @@ def test_what_it_starts_ends_with_it(host: LabHost, under_test: BoxUnderTest) ->
     assert "gb10-sandbox-" not in groups
 
 
-def test_its_files_are_not_the_hosts(host: LabHost, under_test: BoxUnderTest) -> None:
-    assert judged(under_test, f"open('{LEFT}', 'w').write('x')").passed
-    assert host.ssh(f"ls {LEFT}", check=False).returncode != 0
-    assert not judged(under_test, f"open('{LEFT}')").passed  # nor the next one's
+def test_it_writes_in_one_small_folder_only(under_test: BoxUnderTest) -> None:
+    looks = (
+        "import os\nfound = []\nfor folder, _, _ in os.walk('/'):\n    try:\n"
+        "        open(folder + '/was-here', 'w')\n        found.append(folder)\n    except OSError:\n        pass\n"
+    )
+    assert judged(under_test, looks, "assert found == ['/work'], found", 30) == Verdict(passed=True)
+    # And the next one finds nothing there.
+    assert judged(under_test, "import os", "assert os.listdir('/work') == []") == Verdict(passed=True)
 
 
 def test_the_box_lives_on(host: LabHost, under_test: BoxUnderTest) -> None:

@@ -154,7 +154,7 @@ def test_systemd_finds_no_variable_in_the_program() -> None:
 
 @pytest.mark.parametrize("output", ["", "[]\n", "null\n", "killed\n", '{"passed": 1}\n'])
 def test_a_sandbox_that_ends_without_a_word_is_a_failed_task(output: str) -> None:
-    verdict = sandbox.judge(Box((255, output, "")), Job("", "", 3))
+    verdict = sandbox.judge(Box((9, output, "")), Job("", "", 3))
     assert (verdict.passed, verdict.why) == (
         False,
         "the sandbox was ended: time, memory or processes ran out",
@@ -165,6 +165,11 @@ def test_no_sandbox_is_no_verdict() -> None:
     said = "Failed to start transient service unit: Unit already exists.\n"
     with pytest.raises(PyinfraError, match="no sandbox on the box: Failed to start"):
         sandbox.judge(Box((1, "", said)), Job("", "", 3))
+
+
+def test_a_sandbox_that_systemd_cannot_make_is_no_verdict() -> None:
+    with pytest.raises(PyinfraError, match="could not set it up .status 226."):
+        sandbox.judge(Box((226, "", "")), Job("", "", 3))
 
 
 def test_ctrl_c_ends_the_unit() -> None:
