@@ -243,10 +243,16 @@ def test_what_it_starts_ends_with_it(host: LabHost, under_test: BoxUnderTest) ->
 
 
 def test_it_writes_in_one_small_folder_only(under_test: BoxUnderTest) -> None:
-    looks = (
-        "import os\nfound = []\nfor folder, _, _ in os.walk('/'):\n    try:\n"
-        "        open(folder + '/was-here', 'w')\n        found.append(folder)\n    except OSError:\n        pass\n"
-    )
+    looks = """
+import os
+found = []
+for folder, _, _ in os.walk("/"):
+    try:
+        open(folder + "/was-here", "w")
+        found.append(folder)
+    except OSError:
+        pass
+"""
     assert judged(under_test, looks, "assert found == ['/work'], found", 30) == Verdict(passed=True)
     # And the next one finds nothing there.
     assert judged(under_test, "import os", "assert os.listdir('/work') == []") == Verdict(passed=True)
