@@ -9,6 +9,7 @@ import click
 from pyinfra.api.exceptions import PyinfraError
 
 from gb10.commands.adopt import adopt_command
+from gb10.commands.bench import bench
 from gb10.commands.chat import chat
 from gb10.commands.check import check
 from gb10.commands.convert import convert
@@ -43,6 +44,7 @@ cli.add_command(chat)
 cli.add_command(drift_command)
 cli.add_command(status)
 cli.add_command(logs)
+cli.add_command(bench)
 
 
 def main() -> None:
