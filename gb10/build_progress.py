@@ -9,6 +9,8 @@ from collections.abc import Callable
 _STEP = re.compile(r"^#\d+ \[(?P<step>[^\]]+\d+/\d+)\] (?P<what>.*)")
 _LAST = re.compile(r"^gb10: the last build took (?P<seconds>\d+) s")
 _NINJA = re.compile(r"^#\d+ [0-9.]+ \[(?P<done>\d+)/(?P<all>\d+)\] ")
+# In front of a line of output: the step's number and its seconds, or the seconds alone.
+_OWN_TIME = re.compile(r"^(#\d+ )?\d+\.\d+ ")
 # Docker's and the compilers' words for what went wrong.
 _TELLING = re.compile(r"error|fatal|failed|not found|No space left|cannot", re.IGNORECASE)
 
@@ -55,9 +57,12 @@ class BuildProgress:
         return f", about {_clock(int(seconds))} left if it goes as the last one" if seconds > 0 else ""
 
     def failure(self, lines: list[str]) -> list[str]:
-        """The lines that name an error, or the last ones."""
+        """The lines that name an error, each once and not without end, or the last ones."""
         telling = [line for line in lines if _TELLING.search(line)]
-        return (telling or lines)[-12:]
+        # Docker's own last words only say which step it was.
+        reasons = [line for line in telling if "did not complete successfully" not in line] or telling
+        shown = dict.fromkeys(_OWN_TIME.sub("", line)[:300] for line in reasons or lines)
+        return list(shown)[-12:]
 
 
 def _clock(seconds: int) -> str:

@@ -78,10 +78,23 @@ def test_failure_shows_the_telling_lines() -> None:
         "#10 99.2 ninja: build stopped: subcommand failed.",
         'ERROR: failed to solve: process "/bin/sh -c cmake" did not complete successfully: exit code: 1',
     ]
-    assert BuildProgress().failure(lines) == lines[-3:]
+    # Once each, though Docker shows a step's last lines again.
+    lines += ["99.1 /src/ggml/src/ggml-cuda/mmq.cu(12): error: identifier is undefined"]
+    assert BuildProgress().failure(lines) == [
+        "/src/ggml/src/ggml-cuda/mmq.cu(12): error: identifier is undefined",
+        "ninja: build stopped: subcommand failed.",
+    ]
+
+
+def test_a_step_that_says_nothing_is_named() -> None:
+    line = 'ERROR: failed to solve: process "/bin/sh -c exit 7" did not complete successfully: exit code: 7'
+    assert BuildProgress().failure(["#5 0.1 no luck", line]) == [line]
+    assert len(BuildProgress().failure([f"error: {'x' * 5000}"])[0]) == 300
 
 
 def test_failure_without_a_telling_line_shows_the_last_ones() -> None:
     lines = [ninja(n) for n in range(30)]
-    assert BuildProgress().failure(lines) == lines[-12:]
+    assert BuildProgress().failure(lines) == [
+        line.partition(" ")[2].partition(" ")[2] for line in lines[-12:]
+    ]
     assert BuildProgress().failure([]) == []
