@@ -297,7 +297,7 @@ def test_a_disk_that_is_too_small(other: Desk, small: Callable[[int], object]) -
 
 
 def test_a_disk_that_fills_up_while_it_is_made(other: Desk, small: Callable[[int], object]) -> None:
-    small(200)
+    small(100)
     other.data |= {"models_dir": SMALL, "models_reserve_gib": 0}
     running = other.begin(OTHER.repo)
     _wait("the converter runs", lambda: _container(other.host))
