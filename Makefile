@@ -79,3 +79,12 @@ bench-drift: setup lab-needs ## seconds and remote commands of gb10 drift, clean
 .PHONY: bench-image
 bench-image: setup lab-needs ## seconds of a build, a rebuild, and a change of one flag
 	$(BIN)/python -m tests.bench.image
+
+.PHONY: bench-watch
+bench-watch: setup lab-needs ## what the watch itself costs (HOST=name, a lab host that was deployed)
+	$(BIN)/python -m tests.bench.watch $(if $(HOST),--name $(HOST))
+
+MINUTES ?= 60
+.PHONY: soak-watch
+soak-watch: setup lab-needs ## an hour of mixed traffic without one change of state (HOST=name, MINUTES=60)
+	$(BIN)/python -m tests.bench.soak_watch --minutes $(MINUTES) $(if $(HOST),--name $(HOST))

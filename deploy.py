@@ -7,7 +7,7 @@ from pyinfra import host
 
 from gb10 import interrupt
 from gb10.inventory import desired
-from gb10.stages import history, image, lanes, models, preflight, record, router, toolkit, verify
+from gb10.stages import history, image, lanes, models, preflight, record, router, toolkit, verify, watch
 
 interrupt.is_a_failure()
 box = desired(host)
@@ -19,6 +19,7 @@ toolkit.install(box)  # NVIDIA container toolkit, pinned; Docker knows the GPU b
 image.build(box)  # llama.cpp at one commit, for this GPU
 models.fetch(box)  # model files, checked
 router.serve(box)  # presets, API key, unit
+watch.install(box)  # a guard that sees a lost GPU and a slow model
 verify.answer(box)  # a deploy that ends green has answered
 history.keep(box)  # what answered can be gone back to; old images are out
 record.keep(box)  # what was deployed, for `gb10 drift`; the box looks at itself each night

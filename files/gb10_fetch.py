@@ -7,7 +7,8 @@
 The manifest (JSON) has: models_dir, hub (URL), token_file (path or null), parallel (downloads at a time),
 reserve_bytes (disk space to leave free), search (folders that may hold the files already), and files, each
 with repo, revision, file, size (bytes), sha256 and path (absolute, in models_dir). Optional: attempts (in a
-row, without progress), timeout_s and backoff_s (seconds).
+row, without progress), timeout_s and backoff_s (seconds); of a file: made, the command that makes it where no
+hub has it, so that it is proven and never fetched.
 
 How it stays safe:
 - Bytes go to PATH.part; PATH.part.json says how many of them are on the disk for sure. It may be killed at
@@ -87,6 +88,7 @@ class Wanted:
     size: int
     sha256: str
     path: Path
+    made: str = ""
 
     @property
     def part(self) -> Path:
@@ -164,7 +166,10 @@ def read_manifest(path: Path) -> Manifest:
             faults.append(f"{path}: {where}path: should be a plain path in {models_dir}, is {target}")
         if any(known.path == target for known in files):
             faults.append(f"{path}: {where}path: {target} is there twice")
-        files.append(Wanted(texts["repo"], texts["revision"], texts["file"], size, texts["sha256"], target))
+        made = take(entry, where, "made", str, "")
+        files.append(
+            Wanted(texts["repo"], texts["revision"], texts["file"], size, texts["sha256"], target, made)
+        )
     faults += [f"{path}: {text}" for text in missing_shards(files)]
     token_file = data.get("token_file")
     result = Manifest(
@@ -580,6 +585,8 @@ class Fetcher:
             ready = self._take_copy(wanted, copy)
             if ready:
                 return ready
+        if wanted.made:
+            raise Failed(f"{wanted.path} is not there, and no hub has it: run `{wanted.made}`")
         self._download(wanted)
         return Ready(wanted, wanted.part, "download")
 
@@ -826,7 +833,7 @@ def shortage_of(manifest: Manifest, found: Mapping[Wanted, Sequence[Path]]) -> s
             folder = folder.parent
         device = folder.stat().st_dev
         linkable = any(copy.stat().st_dev == device for copy in found.get(wanted, ()))
-        if os.path.lexists(wanted.path) or linkable:
+        if os.path.lexists(wanted.path) or linkable or wanted.made:
             continue
         part = wanted.part.stat().st_blocks * 512 if wanted.part.exists() else 0
         needed[device] = needed.get(device, 0) + max(0, wanted.size - part)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Model files on the box beside the catalogue's: finds them, and removes a model's files when asked by name.
 
-    python3 gb10_models.py list QUESTION      {"folders": [...], "known": [paths of the catalogue's files]}
+    python3 gb10_models.py list QUESTION      {"folders": [...], "known": [paths of the catalogue's files],
+                                               "sources": folder with what was fetched to be converted}
     python3 gb10_models.py remove QUESTION    {"models_dir": path, "paths": [files to remove]}
 
 Question and answer are JSON. `list` changes nothing and reads no file's content; it answers with `found`:
 name, path, paths (of all shards), bytes and shards of each GGUF model that is none of `known` under any name.
+`sources` are the repositories in that folder, by OWNER/NAME@COMMIT, with paths and bytes.
 `remove` takes nothing but the files named, each in models_dir, and the downloader's parts of them; then the
 folders that this left empty.
 
@@ -80,6 +82,19 @@ def find(folders: Sequence[str], known: Sequence[str]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def find_sources(folder: Path) -> list[dict[str, Any]]:
+    """What was fetched to be converted: FOLDER/OWNER/NAME/COMMIT, whole or in part."""
+    found = []
+    for place in sorted(folder.glob("*/*/*")):
+        paths = sorted(path for path in place.glob("*") if path.is_file() and not path.name.endswith(PARTS))
+        paths += sorted(path.with_suffix("") for path in place.glob("*.part"))
+        if paths:
+            size = sum(path.stat().st_size for path in place.glob("*") if path.is_file())
+            name = f"{place.parent.relative_to(folder).as_posix()}@{place.name}"
+            found.append({"name": name, "bytes": size, "paths": [str(path) for path in paths]})
+    return found
+
+
 def remove(models_dir: Path, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Removes the files; what is not there is passed over. Raises `Refused` before the first one."""
     home = models_dir.resolve()
@@ -127,7 +142,10 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     question = json.loads(arguments[1])
     if arguments[0] == "list":
-        print(json.dumps({"found": find(question["folders"], question["known"])}))
+        found = {"found": find(question["folders"], question["known"])}
+        if "sources" in question:
+            found["sources"] = find_sources(Path(question["sources"]))
+        print(json.dumps(found))
         return 0
     try:
         print(json.dumps({"removed": remove(Path(question["models_dir"]), question["paths"])}))

@@ -5,6 +5,7 @@ Usage:
   gb10_router.py LANE.json verify        wait for the router, load the default model if none is loaded,
                                          complete a short chat, say on which device the model runs
   gb10_router.py LANE.json probe         the same with what is loaded already; loads and evicts nothing
+                                         (--model NAME: with this one)
   gb10_router.py LANE.json reload        let the router read its preset file again
   gb10_router.py LANE.json chat TEXT     one streamed answer (--model NAME before TEXT)
 
@@ -41,6 +42,16 @@ class RouterError(Exception):
 
 def request(lane: dict[str, Any], method: str, path: str, body: Any = None, timeout: float = 30) -> Any:
     """One call to the router, its JSON answer. Raises `RouterError`, OSError where nothing listens."""
+    content = fetch(lane, method, path, body, timeout)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        what = f"{method} {path.partition('?')[0]}"
+        raise RouterError(f"{what} answered with something that is not JSON") from None
+
+
+def fetch(lane: dict[str, Any], method: str, path: str, body: Any = None, timeout: float = 30) -> bytes:
+    """The same, and the answer as it came."""
     what = f"{method} {path.partition('?')[0]}"
     deadline = time.monotonic() + timeout
     try:
@@ -50,10 +61,7 @@ def request(lane: dict[str, Any], method: str, path: str, body: Any = None, time
         raise TimeoutError(f"{what} got no answer in {timeout:.0f} s") from None
     if response.status != 200:
         raise RouterError(f"{what} answered {response.status}: {_message(content)}")
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        raise RouterError(f"{what} answered with something that is not JSON") from None
+    return content
 
 
 def _send(
@@ -281,13 +289,16 @@ def _settled(lane: dict[str, Any], states: dict[str, tuple[str, bool]]) -> dict[
     return states
 
 
-def probe(lane: dict[str, Any]) -> dict[str, Any]:
+def probe(lane: dict[str, Any], wanted: str = "") -> dict[str, Any]:
     """Chat with a model that is loaded already. Never loads one: that could evict another."""
     try:
         states = model_states(request(lane, "GET", "/models"))
         model = pick_loaded(lane, states)
+        if wanted:
+            model = wanted if states.get(wanted, ("", False))[0] == "loaded" else ""
         if not model:
-            return {"state": "idle", "reason": "the router answers, no model is loaded"}
+            none = f"{wanted} is not loaded" if wanted else "no model is loaded"
+            return {"state": "idle", "reason": f"the router answers, {none}"}
         return examine(lane, model, PROBE_SECONDS)
     except (RouterError, OSError) as error:
         return {"state": "down", "reason": str(error)}
@@ -346,7 +357,8 @@ def main(arguments: list[str]) -> int:
         with open(arguments[0], encoding="utf-8") as file:
             lane = json.load(file)
         if action in ("verify", "probe"):
-            return _report(action, verify(lane) if action == "verify" else probe(lane))
+            wanted = "".join(arguments[3:4]) if arguments[2:3] == ["--model"] else ""
+            return _report(action, verify(lane) if action == "verify" else probe(lane, wanted))
         if action == "reload":
             reload(lane)
             return 0

@@ -15,8 +15,7 @@ from gb10.adopt_paths import Place
 from gb10.adopt_reading import Reading
 from gb10.adopt_report import Note
 from gb10.adopt_settings import Setting
-from gb10.model import FileRef
-from gb10.presets import OWN_FOLDER
+from gb10.model import OWN_FOLDER, FileRef
 
 _FILE = re.compile(r"[\w.+-]+(/[\w.+-]+)*\.gguf")
 

@@ -14,8 +14,7 @@ from pathlib import PurePosixPath
 
 from gb10.catalogue import Catalogue, shard_files
 from gb10.lock import COMMIT, Lock
-from gb10.model import FileRef
-from gb10.presets import OWN_FOLDER
+from gb10.model import OWN_FOLDER, FileRef
 
 _NAME = r"[A-Za-z0-9][\w.-]*"
 _CACHE = re.compile(

@@ -69,6 +69,10 @@ def _fetchable(value: str) -> str:
     return value
 
 
+def _url_or_nothing(value: str) -> str:
+    return _fetchable(_single_line(value)) if value else value
+
+
 def _address(value: str) -> str:
     try:
         ipaddress.IPv4Address(value)
@@ -110,6 +114,14 @@ def _day(value: str) -> str:
     return value
 
 
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression ({error})") from None
+    return value
+
+
 Line = Annotated[str, AfterValidator(_single_line)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]+$")]
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]*(/[a-z0-9][a-z0-9_.-]*)*$")]
@@ -120,12 +132,20 @@ AbsolutePath = Annotated[str, AfterValidator(_absolute), AfterValidator(_not_too
 MountedPath = Annotated[AbsolutePath, AfterValidator(_seen_by_the_lane)]
 FolderOrNothing = Annotated[str, AfterValidator(_path_or_nothing), AfterValidator(_mounted_or_nothing)]
 Url = Annotated[str, AfterValidator(_single_line), AfterValidator(_fetchable)]
+UrlOrNothing = Annotated[str, AfterValidator(_url_or_nothing)]
+# To one version: another one would be another image under the same tag.
+Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*==[0-9][\w.+-]*$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 Flag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Address = Annotated[str, AfterValidator(_address)]
 Hex40 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+
+
+# A space at its end may be part of what is looked for.
+Pattern = Annotated[str, Field(min_length=1), AfterValidator(_pattern)]
+WatchAction = Literal["restart-lost", "restart-hung", "unload", "stop-crash-loop"]
 
 
 class _Frozen(BaseModel):
@@ -207,6 +227,15 @@ class BoxData(_Frozen):
     rollback_on_failure: bool
     image_build_jobs: Annotated[int, Field(ge=0, le=512)]
 
+    appliance_name: ImageName
+    appliance_base: ImageReference
+    appliance_free_gib: Annotated[int, Field(ge=0)]
+    appliance_packages: Annotated[tuple[Package, ...], Field(min_length=1)]
+    appliance_index: UrlOrNothing
+    appliance_torch_index: UrlOrNothing
+    appliance_torch: Requirement
+    appliance_requirements: tuple[Requirement, ...]
+
     catalogue: Line
     models_lock: Line
     models_dir: MountedPath
@@ -241,6 +270,28 @@ class BoxData(_Frozen):
     drift_disk_percent: Annotated[int, Field(ge=1, le=100)]
     drift_calendar: Line
     notify_command: tuple[Line, ...]
+
+    watch_interval_seconds: Annotated[int, Field(ge=1, le=30)]
+    watch_probe: Annotated[tuple[Line, ...], Field(min_length=1)]
+    watch_probe_expect: Pattern
+    watch_probe_seconds: Annotated[int, Field(ge=1, le=3600)]
+    watch_processes: tuple[Line, ...]
+    watch_processes_allowed: tuple[Pattern, ...]
+    watch_rivals: tuple[Pattern, ...]
+    watch_kernel_log: Annotated[str, AfterValidator(_absolute)]
+    watch_memory_reserve_mib: Annotated[int, Field(ge=0)]
+    watch_pressure_percent: Annotated[float, Field(gt=0, le=100)]
+    watch_slow_ratio: Annotated[float, Field(gt=0, lt=1)]
+    watch_canary_seconds: Annotated[int, Field(ge=0)]
+    watch_canary_tokens: Annotated[int, Field(ge=8, le=1024)]
+    watch_baselines: Line
+    watch_actions: tuple[WatchAction, ...]
+    watch_restarts_an_hour: Annotated[int, Field(ge=1, le=10)]
+    watch_backoff_seconds: Annotated[int, Field(ge=1, le=600)]
+    watch_crash_restarts: Annotated[int, Field(ge=2, le=100)]
+    watch_settle_seconds: Annotated[int, Field(ge=0, le=900)]
+    watch_clear_seconds: Annotated[int, Field(ge=0, le=600)]
+    watch_webhook_file: Annotated[str, AfterValidator(_path_or_nothing)]
 
     minimum_python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
     minimum_free_gib: Annotated[int, Field(ge=0)]
@@ -331,6 +382,12 @@ def _clashes(own: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     total, reserve = own.get("memory_total_mib"), own.get("memory_reserve_mib")
     if isinstance(total, int) and isinstance(reserve, int) and reserve >= total:
         yield "memory_reserve_mib", f"{reserve} of {total} MiB in memory_total_mib leaves nothing for models"
+    watched = own.get("watch_memory_reserve_mib")
+    if isinstance(watched, int) and isinstance(reserve, int) and watched > reserve:
+        yield (
+            "watch_memory_reserve_mib",
+            f"{watched} is more than memory_reserve_mib ({reserve}): a plan that fits would be unloaded",
+        )
     models_dir = own.get("models_dir")
     for key in ("models_found_cache", "models_found_folder"):
         found = own.get(key)

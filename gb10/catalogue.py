@@ -125,7 +125,10 @@ def _model(reader: Reader, name: str, entry: Marked, defaults: dict[str, str]) -
 
     repo = reader.repo(get("repo"), f"{at}.repo")
     revision = reader.text(get("revision"), f"{at}.revision")
+    conversion = reader.conversion(get("source"), f"{at}.source")
     file = reader.gguf(get("file"), f"{at}.file")
+    if conversion is not None and get("file") is None:
+        file = f"{name}.gguf"
     template = get("chat-template")
     is_file = template is not None and (
         isinstance(template.value, dict) or str(template.value).endswith(".jinja")
@@ -153,7 +156,7 @@ def _model(reader: Reader, name: str, entry: Marked, defaults: dict[str, str]) -
         chat_template_file=reader.file_ref(
             template if is_file else None, f"{at}.chat-template", repo, revision, ".jinja"
         ),
-        conversion=reader.conversion(get("source"), f"{at}.source"),
+        conversion=conversion,
         ctx_size=ctx_size,
         parallel=parallel,
         kv_unified=unified if unified is not None else defaults.get("kv-unified") == "true",
@@ -190,7 +193,7 @@ def _consistent(reader: Reader, model: Model, entry: Marked, at: str, defaults: 
     assert isinstance(own, dict)
     if own.get("repo") is None and own.get("source") is None:
         fault("no `repo`: nobody knows where the model comes from", "add `repo: OWNER/NAME`, or turn it off")
-    if own.get("file") is None:
+    if own.get("file") is None and model.conversion is None:
         fault("no `file`", "add `file: NAME.gguf` (of a split model: the first shard)")
     if model.repo is not None and model.conversion is not None:
         fault("`repo` and `source` together: is it downloaded or made at home?", "keep one of them", "source")

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from gb10.conversion import DEFAULT_OUTTYPE, OUTTYPES
 from gb10.faults import Fault
 from gb10.model import Clients, Conversion, FileRef, shard_number
 from gb10.preset_options import PresetOption, PresetOptions, near_miss
@@ -206,16 +207,18 @@ class Reader:
         return FileRef(repo, revision, file) if file and repo else None
 
     def conversion(self, value: Marked | None, key: str) -> Conversion | None:
-        """``source: {repo, revision, outtype}`` of a GGUF that is made at home."""
+        """``source: {repo, revision, outtype}`` of a GGUF that is made at home; without an outtype q8_0."""
         if value is None or not self.is_mapping(value, key):
             return None
         self.known_keys(value, key, ("repo", "revision", "outtype"))
         parts = dict(value.items())
         repo = self.repo(parts.get("repo"), f"{key}.repo")
-        outtype = self.text(parts.get("outtype"), f"{key}.outtype")
-        if not ({"repo", "outtype"} <= set(parts)):
-            self.fault(value, key, "a source needs `repo` and `outtype`", "add them")
-        if repo is None or outtype is None:
+        outtype = self.text(parts.get("outtype"), f"{key}.outtype") or DEFAULT_OUTTYPE
+        if outtype not in OUTTYPES:
+            self.fault(value, f"{key}.outtype", f"`{outtype}` is none of {', '.join(OUTTYPES)}", "set q8_0")
+        if "repo" not in parts:
+            self.fault(value, key, "a source needs `repo`", "add `repo: OWNER/NAME`")
+        if repo is None:
             return None
         return Conversion(repo, self.text(parts.get("revision"), f"{key}.revision"), outtype)
 

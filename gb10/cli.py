@@ -9,8 +9,10 @@ import click
 from pyinfra.api.exceptions import PyinfraError
 
 from gb10.commands.adopt import adopt_command
+from gb10.commands.bench import bench
 from gb10.commands.chat import chat
 from gb10.commands.check import check
+from gb10.commands.convert import convert
 from gb10.commands.drift import drift_command
 from gb10.commands.image import image
 from gb10.commands.models import models
@@ -18,6 +20,7 @@ from gb10.commands.pin import pin
 from gb10.commands.plan import plan
 from gb10.commands.render import render
 from gb10.commands.rollback import rollback
+from gb10.commands.status import logs, status
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,11 +36,15 @@ cli.add_command(check)
 cli.add_command(plan)
 cli.add_command(pin)
 cli.add_command(models)
+cli.add_command(convert)
 cli.add_command(image)
 cli.add_command(rollback)
 cli.add_command(adopt_command)
 cli.add_command(chat)
 cli.add_command(drift_command)
+cli.add_command(status)
+cli.add_command(logs)
+cli.add_command(bench)
 
 
 def main() -> None:

@@ -11,13 +11,14 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from gb10 import watch_config
 from gb10.boxdata import AUTO, BoxData
 from gb10.catalogue import Catalogue
 from gb10.cmake_options import is_on
@@ -38,6 +39,7 @@ PROGRAMS = (
     "gb10_image.py",
     "gb10_generations.py",
     "gb10_drift.py",
+    *watch_config.PROGRAMS,
 )
 # Nothing in these options leaves a process more rights than it needs to serve.
 HARDENING = (
@@ -101,6 +103,7 @@ class Desired:
     catalogue: Catalogue
     lock: Lock
     found: tuple[FoundModel, ...] | None = None
+    baselines: Mapping[str, float] = field(default_factory=dict)  # tokens per second of a model on this box
 
     # -- toolkit --------------------------------------------------------------------------------
 
@@ -202,6 +205,37 @@ class Desired:
             },
         }
         return PlacedFile(f"{self.image_folder}/image.json", _json(content))
+
+    # -- appliance: not part of a deploy, `gb10 convert` builds it --------------------------------
+
+    @cached_property
+    def appliance_dockerfile(self) -> str:
+        """The Dockerfile of the image in which models are converted."""
+        data = self.data
+        return _render(
+            "appliance.Dockerfile.j2",
+            base=data.appliance_base,
+            packages=data.appliance_packages,
+            index=data.appliance_index,
+            torch_index=data.appliance_torch_index,
+            requirements=(data.appliance_torch, *data.appliance_requirements),
+            repository=data.llama_repository,
+            commit=data.llama_commit,
+            ref=data.llama_ref,
+            name=data.appliance_name,
+            user_id=data.lane_user_id,
+        )
+
+    @cached_property
+    def appliance_image(self) -> str:
+        """Name and tag of the appliance; the tag ends in the hash of its Dockerfile."""
+        digest = hashlib.sha256(self.appliance_dockerfile.encode()).hexdigest()
+        return f"{self.data.appliance_name}:{_tag_part(self.data.llama_ref)}-{digest[:12]}"
+
+    @property
+    def appliance_folder(self) -> str:
+        """The folder of its build on the box."""
+        return f"{self.data.state_dir}/appliance/{self.appliance_image.rpartition(':')[2]}"
 
     # -- models -----------------------------------------------------------------------------------
 
@@ -416,15 +450,57 @@ class Desired:
             PlacedFile("/etc/systemd/system/gb10-drift.timer", _render("gb10-drift.timer.j2", **values)),
         )
 
+    # -- watch --------------------------------------------------------------------------------------
+
+    @cached_property
+    def watch_description(self) -> str:
+        """Hash of all that a running watch has read: it tells it back."""
+        parts = [self.program_files[name].content for name in ("gb10_router.py", *watch_config.PROGRAMS)]
+        parts += [self.lane_file.content, self._watch_config, *self._watch_units("").values()]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    @cached_property
+    def watch_files(self) -> tuple[PlacedFile, ...]:
+        """Settings, user and units of the watch."""
+        user = f'u gb10-watch {self.data.lane_user_id} "gb10 watch and model servers" /\n'
+        units = self._watch_units(self.watch_description)
+        return (
+            PlacedFile(watch_config.CONFIG, self._watch_config),
+            PlacedFile(watch_config.USER_FILE, user),
+            *(PlacedFile(f"/etc/systemd/system/{unit}", text) for unit, text in units.items()),
+        )
+
+    @cached_property
+    def _watch_config(self) -> str:
+        return _json(watch_config.watch_config(self.data, self.catalogue, self.baselines, self.lane_path))
+
+    def _watch_units(self, description: str) -> dict[str, str]:
+        data = self.data
+        values = {
+            "lane": data.lane_name,
+            "address": data.lane_address,
+            "program_dir": data.program_dir,
+            "config": watch_config.CONFIG,
+            "description": description,
+            "user_id": data.lane_user_id,
+            "kernel_log": data.watch_kernel_log,
+            "folder": watch_config.watch_folder(data),
+            "webhook_file": data.watch_webhook_file,
+            "socket": watch_config.SOCKET,
+        }
+        return {unit: _render(f"{unit}.j2", **values) for unit in watch_config.UNITS}
+
     # -- everything ---------------------------------------------------------------------------------
 
     @cached_property
     def program_files(self) -> dict[str, PlacedFile]:
         """The on-box programs by their file name."""
         folder = self.data.program_dir
+        texts = {name: (TOP / "files" / name).read_text() for name in PROGRAMS}
         return {
-            name: PlacedFile(f"{folder}/{name}", (TOP / "files" / name).read_text(), mode="0755")
-            for name in PROGRAMS
+            # What is only imported cannot be run.
+            name: PlacedFile(f"{folder}/{name}", text, mode="0755" if text.startswith("#!") else "0644")
+            for name, text in texts.items()
         }
 
     def files(self) -> Iterable[PlacedFile]:
@@ -438,6 +514,7 @@ class Desired:
         yield self.lane_file
         yield self.unit_file
         yield from self.nightly_files
+        yield from self.watch_files
 
 
 def _json(content: object) -> str:

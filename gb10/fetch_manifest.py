@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gb10.catalogue import Catalogue, FileRef, Model
+from gb10.conversion import make_command, not_made
 from gb10.faults import Fault
 from gb10.lock import COMMIT, Lock
 from gb10.presets import file_path
@@ -16,7 +17,9 @@ def unresolved(catalogue: Catalogue, lock: Lock) -> list[Fault]:
     """A fault for each enabled model with a file that the lock does not know to the byte."""
     faults = []
     for model in catalogue.enabled:
-        reasons = [reason for file in model.files if (reason := missing(file, lock))]
+        if model.conversion is not None and (why := not_made(model, lock) or missing(model.weights[0], lock)):
+            faults.append(Fault(model.where, why, f"`{make_command(model)}`, and commit the lock"))
+        reasons = [reason for file in model.hub_files if (reason := missing(file, lock))]
         if reasons:
             faults.append(
                 Fault(model.where, "; ".join(reasons), f"`gb10 pin {model.name}`, and commit the lock")
@@ -67,6 +70,7 @@ def fetch_manifest(
                 "size": locked.size,
                 "sha256": locked.sha256,
                 "path": str(path),
+                **({"made": make_command(model)} if locked.recipe else {}),
             }
     return {
         "models_dir": models_dir,

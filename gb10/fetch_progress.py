@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-CUT_OFF = "it did not come to its end; what has come is kept: run the deploy again, and it goes on from there"
+CUT_OFF = "it did not come to its end; what has come is kept: {again}, and it goes on from there"
 
 
 class FetchProgress:
     """Reads the JSON lines of ``files/gb10_fetch.py``."""
 
-    def __init__(self) -> None:
+    def __init__(self, again: str = "run the deploy again") -> None:
+        self._again = again
         self._files: dict[str, dict[str, Any]] = {}
         self._word = ""
         self._trouble: dict[str, str] = {}  # why a file is being tried again, until more of it has come
@@ -55,7 +56,7 @@ class FetchProgress:
     def failure(self, lines: list[str]) -> list[str]:
         """The downloader's own error lines; where it did not come to speak, what is not in its words."""
         errors = [_sentence(event) for line in lines if (event := _event(line)).get("event") == "error"]
-        return errors or [line for line in lines if not _event(line)] or [CUT_OFF]
+        return errors or [line for line in lines if not _event(line)] or [CUT_OFF.format(again=self._again)]
 
 
 def _event(line: str) -> dict[str, Any]:

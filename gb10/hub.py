@@ -164,12 +164,12 @@ def _likely(file: str, revision: Revision) -> str:
 
 
 def resolve_model(hub: HubClient, model: Model, revision_of: Mapping[str, str]) -> list[LockedFile]:
-    """Every file of a model to the byte, the GGUF headers with the first shards. Raises `HubError`.
+    """Every file of a model that the hub has, with the headers of first shards. Raises `HubError`.
 
     ``revision_of``: which revision to take of a repository that the catalogue gives none for (``main`` else).
     """
     locked: dict[FileRef, LockedFile] = {}
-    for ref in model.files:
+    for ref in model.hub_files:
         revision = ref.revision or revision_of.get(ref.repo, "main")
         locked[ref] = hub.locked(ref.repo, revision, ref.file)
     for first in [ref for ref in locked if ref.file.endswith(".gguf") and _leads(ref)]:

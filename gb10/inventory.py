@@ -22,6 +22,7 @@ from gb10.desired import TOP, Desired
 from gb10.faults import BadInput, Fault
 from gb10.lock import load_lock
 from gb10.preset_options import load_preset_options
+from gb10.watch_config import read_baselines
 
 CONNECTION_KEYS = frozenset(connector_data_meta)
 
@@ -94,7 +95,8 @@ def _flag_faults(host: Host, data: BoxData) -> list[Fault]:
 
 
 def desired(host: Host) -> Desired:
-    """What should be on ``host``. Raises `BadInput` with every fault of data, catalogue and lock."""
+    """What should be on ``host``. Raises `BadInput` with every fault of data, catalogue, lock and
+    baselines."""
     data = box_data(host)
     faults: list[Fault] = _flag_faults(host, data)
     catalogue = lock = None
@@ -106,6 +108,12 @@ def desired(host: Host) -> Desired:
         lock = load_lock(TOP / data.models_lock)
     except BadInput as error:
         faults += error.faults
-    if faults or catalogue is None or lock is None:
+    baselines: dict[str, float] = {}
+    try:
+        shown = f"{data.watch_baselines}/{host.name}.json"
+        baselines = read_baselines(TOP / shown, shown)
+    except BadInput as error:
+        faults += error.faults
+    if catalogue is None or lock is None or faults:
         raise BadInput(faults)
-    return Desired(data, catalogue, lock)
+    return Desired(data, catalogue, lock, baselines=baselines)

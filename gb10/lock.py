@@ -23,11 +23,22 @@ _WRITE = "write it anew: `gb10 pin`"
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How a file was made at home: from which repository (the file's revision is the source's), by the
+    converter of which llama.cpp commit, by which ``--outtype``. The same recipe makes the same file anywhere.
+    """
+
+    repo: str
+    converter: str
+    outtype: str
+
+
+@dataclass(frozen=True)
 class LockedFile:
     """One file of the hub at one commit: ``size`` in bytes, ``header`` what the memory plan needs of a GGUF.
 
     ``size``, ``sha256`` and ``header`` are None until they are known; without size and sha256 the file is not
-    fetched.
+    fetched. ``recipe``: it is on no hub, but made at home; ``revision`` is then that of its source.
     """
 
     repo: str
@@ -36,6 +47,7 @@ class LockedFile:
     size: int | None = None
     sha256: str | None = None
     header: dict[str, Any] | None = None
+    recipe: Recipe | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +146,7 @@ class _Reader:
             self.fault(f"{where}.size", f"should be a number of bytes or null, is {size!r}")
         if header is not None and not isinstance(header, dict):
             self.fault(f"{where}.header", "should be an object or null")
-        for key in sorted(set(entry) - {"repo", "revision", "file", "size", "sha256", "header"}):
+        for key in sorted(set(entry) - {"repo", "revision", "file", "size", "sha256", "header", "recipe"}):
             self.fault(f"{where}.{key}", "no such key")
         return LockedFile(
             repo=self.text(entry, "repo", where),
@@ -143,6 +155,17 @@ class _Reader:
             size=size,
             sha256=self.text(entry, "sha256", where, SHA256) if entry.get("sha256") is not None else None,
             header=header,
+            recipe=self.recipe(entry["recipe"], f"{where}.recipe") if "recipe" in entry else None,
+        )
+
+    def recipe(self, value: object, where: str) -> Recipe:
+        entry = self.mapping(value, where)
+        for key in sorted(set(entry) - {"repo", "converter", "outtype"}):
+            self.fault(f"{where}.{key}", "no such key")
+        return Recipe(
+            repo=self.text(entry, "repo", where),
+            converter=self.text(entry, "converter", where, COMMIT),
+            outtype=self.text(entry, "outtype", where),
         )
 
 
@@ -161,9 +184,14 @@ def render_lock(lock: Lock) -> str:
         parts.append(f'  "llama.cpp": {block(vars(lock.llama_cpp), "  ")}')
     if lock.images:
         parts.append(f'  "images": {block(dict(sorted(lock.images.items())), "  ")}')
-    entries = [f"    {block(vars(entry), '    ')}" for _, entry in sorted(lock.files.items())]
+    entries = [f"    {block(_shown(entry), '    ')}" for _, entry in sorted(lock.files.items())]
     parts.append('  "files": [' + ("\n" + ",\n".join(entries) + "\n  " if entries else "") + "]")
     return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _shown(entry: LockedFile) -> dict[str, object]:
+    recipe = {"recipe": vars(entry.recipe)} if entry.recipe else {}
+    return {key: value for key, value in vars(entry).items() if key != "recipe"} | recipe
 
 
 def write_lock(path: Path, lock: Lock) -> None:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
+OWN_FOLDER = "own"
+"""Folder below the models folder for GGUF files that were made at home."""
+
 
 @dataclass(frozen=True)
 class FileRef:
@@ -76,14 +79,19 @@ class Model:
 
     @property
     def weights(self) -> tuple[FileRef, ...]:
-        """The model file, all shards of it; nothing for a conversion."""
-        if self.repo is None or self.file is None:
+        """The model file, all shards of it. That of a conversion is in no repository: its place stands for
+        one, and its revision is that of the source."""
+        if self.file is None:
+            return ()
+        if self.conversion is not None:
+            return (FileRef(own_repo(self.name), self.conversion.revision, self.file),)
+        if self.repo is None:
             return ()
         return tuple(FileRef(self.repo, self.revision, name) for name in shard_files(self.file))
 
     @property
     def files(self) -> tuple[FileRef, ...]:
-        """Every file that must come from the hub: shards, projector, chat template, draft with its shards."""
+        """Every file that the model needs: shards, projector, chat template, draft with its shards."""
         drafts: tuple[FileRef, ...] = ()
         if self.draft:
             drafts = tuple(
@@ -91,6 +99,11 @@ class Model:
             )
         more = [part for part in (self.projector, self.chat_template_file) if part]
         return (*self.weights, *more, *drafts)
+
+    @property
+    def hub_files(self) -> tuple[FileRef, ...]:
+        """Those of its files that come from the hub: all but what is made at home."""
+        return self.files if self.conversion is None else self.files[len(self.weights) :]
 
 
 @dataclass(frozen=True)
@@ -120,6 +133,11 @@ class Catalogue:
     def model(self, name: str) -> Model | None:
         """The model with this name or alias, or None."""
         return next((m for m in self.models if name == m.name or name in m.aliases), None)
+
+
+def own_repo(name: str) -> str:
+    """What stands for the repository of a file that was made at home: its folder in the models folder."""
+    return f"{OWN_FOLDER}/{name}"
 
 
 def shard_files(file: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from gb10.catalogue import Catalogue, Model
+from gb10.conversion import make_command
 from gb10.faults import Fault
 from gb10.fetch_manifest import missing
 from gb10.hub import HubClient, HubError, resolve_model
@@ -41,9 +42,12 @@ class DigestSource(Protocol):
 
 def needs_pin(model: Model, lock: Lock) -> bool:
     """True when a file of the model is not locked to the byte, or its GGUF header is not known yet."""
-    if any(missing(file, lock) for file in model.files):
+    if any(missing(file, lock) for file in model.hub_files):
         return True
-    return bool(model.weights) and lock.files[model.weights[0].repo, model.weights[0].file].header is None
+    return (
+        bool(model.weights and not model.conversion)
+        and lock.files[model.weights[0].repo, model.weights[0].file].header is None
+    )
 
 
 def pin_models(
@@ -53,14 +57,14 @@ def pin_models(
     else only what is missing is asked for, at the commit that the lock has already."""
     outcomes = []
     for model in models:
+        if not model.hub_files:
+            what = "the catalogue names no repository"
+            if model.conversion:
+                what = f"made at home, no file of a hub: `{make_command(model)}`"
+            outcomes.append(Outcome(model.name, "left", what))
+            continue
         if not anew and not needs_pin(model, lock):
             outcomes.append(Outcome(model.name, "same", "pinned"))
-            continue
-        if not model.files:
-            what = (
-                "made at home, no file of a hub" if model.conversion else "the catalogue names no repository"
-            )
-            outcomes.append(Outcome(model.name, "left", what))
             continue
         known = {repo: entry.revision for (repo, _), entry in lock.files.items()}
         try:
@@ -81,9 +85,12 @@ def _summary(files: Sequence[LockedFile]) -> str:
 
 
 def drop_strangers(lock: Lock, catalogue: Catalogue) -> Lock:
-    """The lock without files that no model of the catalogue names any more."""
+    """The lock without files that no model of the catalogue names any more. What was made at home stays: no
+    hub could say it again."""
     named = {(file.repo, file.file) for model in catalogue.models for file in model.files}
-    return replace(lock, files={key: entry for key, entry in lock.files.items() if key in named})
+    return replace(
+        lock, files={key: entry for key, entry in lock.files.items() if key in named or entry.recipe}
+    )
 
 
 def models_moved(lock: Lock, models: Sequence[Model], hub: HubClient) -> list[Outcome]:
@@ -92,7 +99,7 @@ def models_moved(lock: Lock, models: Sequence[Model], hub: HubClient) -> list[Ou
     for model in models:
         lines = []
         try:
-            for file in model.files:
+            for file in model.hub_files:
                 revision = file.revision or "main"
                 now, then = hub.locked(file.repo, revision, file.file), lock.files.get((file.repo, file.file))
                 if then is None or then.sha256 is None:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gb10.catalogue import slots_of
+from gb10.conversion import make_command, notes
 from gb10.faults import Fault
 from gb10.gguf import GgufError, Header
 from gb10.memory import DEFAULT_UBATCH, MIB, Child, Settings, child, refuse_cache
 from gb10.model import Catalogue, FileRef, Model
 from gb10.preset_options import TRUTHY
 from gb10.preset_rules import refuse_startup
-from gb10.presets import OWN_FOLDER
 from gb10.shape import Shape, shape_of
 from gb10.slots import CELLS, Slots, pad, ways
 
@@ -114,12 +114,14 @@ class PresetPlan:
 @dataclass(frozen=True)
 class Plan:
     """All presets against the budget; ``off`` has name and reason of the models that are not served.
-    ``looked`` says whether models that are found on the box are among the presets."""
+    ``looked`` says whether models that are found on the box are among the presets; ``notes`` is for people.
+    """
 
     budget: Budget
     presets: tuple[PresetPlan, ...]
     off: tuple[tuple[str, str], ...] = field(default=())
     looked: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def known(self) -> tuple[PresetPlan, ...]:
@@ -168,7 +170,7 @@ def make_plan(
     presets = [_preset(catalogue, model, sources, budget) for model in catalogue.enabled]
     presets += [_found(catalogue, extra, budget) for extra in found or ()]
     off = tuple((model.name, model.reason or "") for model in catalogue.off)
-    return Plan(budget, tuple(presets), off, found is not None)
+    return Plan(budget, tuple(presets), off, found is not None, tuple(notes(catalogue)))
 
 
 def settings_of(keys: Mapping[str, str], slots: Slots) -> Settings:
@@ -190,13 +192,12 @@ def _preset(
     tokens = model.clients.tokens if model.clients else slots.longest
     base = PresetPlan(model.name, True, slots, tokens=tokens, model=model)
     unknown, remedy = f"unknown until `gb10 pin {model.name}`", f"run `gb10 pin {model.name}`"
-    if model.conversion:
-        unknown = "unknown: the file is made at home and not in the lock"
-        remedy = "turn it off, or read the file with `gb10 plan --models-dir FOLDER`"
     main = _source(sources, ggufs_of(model)[:1])
     projector = _source(sources, (model.projector,) if model.projector else ())
     draft = _source(sources, (model.draft,) if model.draft else ())
     if main is None or main.header is None:
+        if model.conversion:
+            unknown, remedy = f"unknown until `{make_command(model)}`", f"run `{make_command(model)}`"
         return replace(base, unknown=unknown, remedy=remedy)
     if (model.projector and (projector is None or projector.size is None)) or (
         model.draft and (draft is None or draft.header is None)
@@ -257,8 +258,7 @@ def _found(catalogue: Catalogue, extra: Found, budget: Budget) -> PresetPlan:
 def ggufs_of(model: Model) -> list[FileRef]:
     """The GGUF files of a model, the model file (or first shard) first. A file that was made at home has the
     place below the models folder for its repository."""
-    own = FileRef(f"{OWN_FOLDER}/{model.name}", None, model.file or "")
-    return [part for part in (*(model.weights[:1] or (own,)), model.projector, model.draft) if part]
+    return [part for part in (*model.weights[:1], model.projector, model.draft) if part]
 
 
 def _source(sources: Mapping[tuple[str, str], Source], files: Sequence[FileRef]) -> Source | None:

@@ -226,6 +226,7 @@ def _notes(plan: Plan) -> list[Text]:
         lines.append("The sums lack the models that are unknown.")
         lines += [f"{preset.name}: {preset.unknown}" for preset in plan.unknown]
     lines += [f"Off: {name}: {reason}" for name, reason in plan.off]
+    lines += plan.notes
     return [Text(line) for line in lines]
 
 

@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from gb10.faults import BadInput, Fault
-from gb10.model import Catalogue, FileRef, Model
+from gb10.model import OWN_FOLDER, Catalogue, FileRef, Model
 from gb10.preset_rules import refuse_name, refuse_startup, refuse_text
 
 HEAD = "; Generated from models.yaml. Do not edit: the next deploy writes it again.\n"
-
-OWN_FOLDER = "own"
-"""Folder below the models folder for GGUF files that were made at home."""
 
 
 def file_path(models_dir: PurePosixPath, file: FileRef) -> PurePosixPath:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gb10 import watch_config
 from gb10.desired import Desired, PlacedFile
 from gb10.facts.drift import question_of
 from gb10.revision import Revision
@@ -39,6 +40,7 @@ def files_by_stage(box: Desired) -> dict[str, tuple[PlacedFile, ...]]:
             box.lane_file,
             box.unit_file,
         ),
+        "watch": (*(programs[name] for name in watch_config.PROGRAMS), *box.watch_files),
         "record": tuple(box.nightly_files),
     }
 
@@ -63,6 +65,7 @@ def wants(box: Desired) -> dict[str, dict[str, str]]:
         "image": box.image,
         "models": box.fetch_manifest,
         "router": box.lane_hash,
+        "watch": box.watch_description,
         "record": nightly(box),
     }
     files = files_by_stage(box)

@@ -29,7 +29,7 @@ def description_faults(box: Desired) -> list[Fault]:
         data.models_lock,
         llama_ref=data.llama_ref,
         llama_commit=data.llama_commit,
-        images=[data.image_build_base, data.image_runtime_base],
+        images=[data.image_build_base, data.image_runtime_base, data.appliance_base],
     )
     faults += unresolved(box.catalogue, box.lock)
     unpinned = {fault.where for fault in faults}

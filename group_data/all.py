@@ -87,6 +87,46 @@ image_keep = 3  # images kept on the box, the running and the previous one alway
 # A deploy whose lane does not answer after a change puts the last lane that did back in place.
 rollback_on_failure = True
 
+# -- the appliance: llama.cpp's converter in an image of its own, built by the first `gb10 convert` ------
+appliance_name = "gb10/llm-appliance"
+# The server image's base: it is on the box already, its digest is known, and its Python is the system's.
+appliance_base = image_runtime_base
+appliance_free_gib = 8  # for its build, on Docker's disk
+appliance_packages = ["ca-certificates", "git", "libgomp1", "python3", "python3-venv"]
+appliance_index = ""  # where pip looks; "" for its own default
+# PyTorch without CUDA: conversion needs none, and the image stays small.
+appliance_torch_index = "https://download.pytorch.org/whl/cpu"
+appliance_torch = "torch==2.11.0"
+# What llama.cpp asks for at this commit (requirements/requirements-convert_hf_to_gguf.txt), and all that this
+# asks for in its turn. The gguf package is not here: it is that of llama.cpp's own tree.
+appliance_requirements = [
+    "transformers==4.57.6",
+    "numpy==2.2.6",
+    "sentencepiece==0.2.3",
+    "protobuf==4.25.9",
+    "safetensors==0.8.0",
+    "tokenizers==0.22.2",
+    "huggingface-hub==0.36.2",
+    "hf-xet==1.8.0",
+    "regex==2026.11.19",
+    "tqdm==4.70.1",
+    "pyyaml==6.0.4",
+    "requests==2.34.2",
+    "certifi==2026.10.19.post1",
+    "charset-normalizer==3.5.3",
+    "idna==3.20",
+    "urllib3==2.8.0",
+    "filelock==4.3.1",
+    "fsspec==2026.9.0",
+    "packaging==26.4",
+    "sympy==1.14.0",
+    "mpmath==1.3.0",
+    "networkx==3.7",
+    "jinja2==3.1.6",
+    "markupsafe==3.0.4",
+    "typing-extensions==4.16.0",
+]
+
 # -- models -----------------------------------------------------------------------------------------
 catalogue = "models.yaml"
 models_lock = "models.lock"
@@ -126,9 +166,37 @@ open_ports = [22]  # TCP ports that may be open on all addresses, beside the lan
 drift_ignore: list[dict[str, str]] = []
 drift_disk_percent = 90  # a disk that is fuller than this is drift
 drift_calendar = "*-*-* 03:30"  # when the box looks at itself (systemd's OnCalendar)
-# Run on the box when its nightly look finds something else than the night before: program and arguments; the
-# message is JSON on its standard input. [] for none.
+# Run on the box when its nightly look finds something else than the night before, and when the watch sees a
+# change: program and arguments; the message is JSON on its standard input. [] for none.
 notify_command: list[str] = []
+
+# -- the watch: sees a lost accelerator and a slow model, and acts once (docs/watch.md) ------------------
+watch_interval_seconds = 5  # from look to look
+# Shows that a new process in the container still gets the accelerator: a command, and what it then prints.
+watch_probe = ["nvidia-smi", "-L"]
+watch_probe_expect = "GPU 0: "
+watch_probe_seconds = 10
+# Lists who holds GPU memory, one "PID, NAME" a line; [] for no such look. Who may beside the lane: texts that
+# are found in the name.
+watch_processes = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
+watch_processes_allowed: list[str] = []
+watch_rivals = ["vllm", "VLLM"]  # programs that reserve GPU memory, by the start of their name
+watch_kernel_log = "/dev/kmsg"
+watch_memory_reserve_mib = 6144  # with less than this available the longest idle model is unloaded
+watch_pressure_percent = 10  # of a minute in which all processes wait for memory
+watch_slow_ratio = 0.5  # of the baseline
+watch_canary_seconds = 1800  # a model without a figure for so long is asked for one; 0: never
+watch_canary_tokens = 32  # how long its answer is, and what traffic must make for a figure
+watch_baselines = "bench/baselines"  # folder with HOST.json; without one speed is shown and not judged
+# restart-lost: the accelerator is gone. restart-hung: the router does not answer. unload: memory under the
+# reserve. stop-crash-loop: the unit crashes again and again. What is not in the list is only reported.
+watch_actions = ["restart-lost", "restart-hung", "unload", "stop-crash-loop"]
+watch_restarts_an_hour = 3  # that do not help; then the lane is stopped rather than left on the CPU
+watch_backoff_seconds = 30  # before the second restart, twice that before the third
+watch_crash_restarts = 6  # of the unit in an hour; systemd itself stops it after five in ten minutes
+watch_settle_seconds = 60  # after a start by somebody else nothing is done to the lane
+watch_clear_seconds = 15  # how long a reason must be away to be forgotten
+watch_webhook_file = ""  # a file on the box (0600, root) with a URL that gets the same; "" for none
 
 # -- preflight: what a box must be ------------------------------------------------------------------------
 minimum_python = "3.10"

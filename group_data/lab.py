@@ -42,6 +42,13 @@ image_build_proofs = [
 ]
 image_system_info = ["REPACK = 1"]
 
+# Debian's PyTorch and the other packages lie in the stand-in: no package index is needed (appliance.py).
+appliance_base = "standin/python-torch:trixie"
+appliance_index = "file:///opt/index/simple"
+appliance_torch_index = ""
+appliance_torch = "torch==2.6.0"
+appliance_free_gib = 2
+
 catalogue = "tests/lab/models.yaml"
 models_lock = "tests/lab/models.lock"
 models_hub = network.HUB_URL
@@ -52,3 +59,9 @@ accelerator_device = "RPC0"
 accelerator_signal = {"kind": "peer", "port": network.ACCELERATOR_PORT}
 accelerator_wait_seconds = 5
 lane_environment = {"LLAMA_ARG_RPC": f"{network.ACCELERATOR_ADDRESS}:{network.ACCELERATOR_PORT}"}
+
+# A new process reaches both stand-ins: the driver's tool and the accelerator itself.
+watch_probe = ["sh", "-c", "nvidia-smi -L > /dev/null && exec llama-server --list-devices"]
+watch_probe_expect = "RPC0: "
+watch_kernel_log = "/run/standin-kernel.log"  # the host has no kernel of its own: tests write its lines
+watch_memory_reserve_mib = 256

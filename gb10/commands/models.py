@@ -15,6 +15,7 @@ from pyinfra.api.host import Host
 
 from gb10.catalogue import Model
 from gb10.commands import options
+from gb10.conversion import SOURCES, make_command, not_made
 from gb10.desired import TOP, Desired
 from gb10.facts.found import found_on
 from gb10.faults import BadInput, Fault
@@ -26,14 +27,15 @@ from gb10.presets import model_path
 from gb10.remote import connected
 
 LIST_SECONDS = 120
-BESIDE = ("found", "not served", "stray")  # states of what is not in the catalogue
+FETCHED = "fetched to be converted; kept until it is removed by this name"
+BESIDE = ("found", "not served", "stray", "source")  # states of what is not in the catalogue
 
 
 @dataclass(frozen=True)
 class Found:
     """A model as the list shows it. ``bytes`` on the box; ``state``: ok, unverified, partial, missing, wrong,
-    off, not pinned or made at home; of what is not in the catalogue found (served all the same), not served,
-    or stray (where no model is looked for)."""
+    off, not pinned or not made; of what is not in the catalogue found (served all the same), not served,
+    stray (where no model is looked for) or source (fetched to be converted)."""
 
     name: str
     state: str
@@ -121,7 +123,12 @@ def list_models(host: Host, box: Desired) -> list[Found]:
     listed += _beside(found_on(host, box))
     known = [path for entry in listed for path in entry.paths]
     folders = [box.data.models_dir, *box.data.models_search]
-    strays = ask(host, "list", {"folders": folders, "known": known})["found"]
+    sources = f"{box.data.models_dir}/{SOURCES}"
+    answer = ask(host, "list", {"folders": folders, "known": known, "sources": sources})
+    listed += [
+        Found(entry["name"], "source", entry["bytes"], None, FETCHED, tuple(entry["paths"]))
+        for entry in answer.get("sources", ())
+    ]
     return listed + [
         Found(
             entry["name"],
@@ -131,7 +138,7 @@ def list_models(host: Host, box: Desired) -> list[Found]:
             f"not in the catalogue: {entry['path']}",
             tuple(entry["paths"]),
         )
-        for entry in strays
+        for entry in answer["found"]
     ]
 
 
@@ -157,8 +164,8 @@ def _catalogued(
     size = sum(entry["size"] for entry in there) or None
     if not model.enabled:
         state, note = "off", model.reason or ""
-    elif model.conversion is not None:
-        state, note = "made at home", f"from {model.conversion.repo}"
+    elif model.conversion is not None and (not_made(model, box.lock) or missing(model.files[0], box.lock)):
+        state, note = "not made", f"`{make_command(model)}`"
     elif any(missing(file, box.lock) for file in model.files):
         state, note = "not pinned", f"`gb10 pin {model.name}`"
     else:
@@ -166,6 +173,9 @@ def _catalogued(
         state, note = min((entry["state"] for entry in there), key=worst.index), model.repo or ""
         if state == "missing" and bytes_there:
             state = "partial"
+        if model.conversion is not None:
+            note = f"made from {model.conversion.repo}"
+            note += f": `{make_command(model)}`" if state in ("missing", "wrong") else ""
     return Found(model.name, state, bytes_there, size, note, tuple(paths))
 
 

@@ -121,7 +121,7 @@ def _choose(names: tuple[str, ...], catalogue: Catalogue) -> list[Model]:
 
 
 def _images(data: BoxData) -> tuple[str, ...]:
-    return (data.image_build_base, data.image_runtime_base)
+    return (data.image_build_base, data.image_runtime_base, data.appliance_base)
 
 
 def _pin_llama(data: BoxData, lock: Lock, *, anew: bool) -> tuple[Lock, Outcome]:

@@ -19,6 +19,7 @@ from gb10.desired import Desired
 from gb10.facts.answer import read_answer
 from gb10.facts.docker import Generations
 from gb10.inventory import desired
+from gb10.operations import deploy_lock
 from gb10.operations.going_back import BACK_SECONDS, back_command
 from gb10.remote import connected
 
@@ -56,6 +57,7 @@ def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory
             return
         if not yes:
             click.confirm(f"Go back on {host.name}, with a restart of the lane?", abort=True)
+        deploy_lock.take(host)
         done = go_back(host, box, to)
     sys.exit(_report(box, done))
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION = 1
 CLEAN, UNKNOWN, DRIFT = 0, 1, 2
-STAGES = ("lanes", "toolkit", "image", "models", "router", "verify", "history", "record", "box")
+STAGES = ("lanes", "toolkit", "image", "models", "router", "watch", "verify", "history", "record", "box")
 
 
 class Class(StrEnum):
@@ -40,7 +40,9 @@ class Item(_Frozen):
     """One difference. Secrets are masked in every text."""
 
     id: Annotated[str, Field(description="Name, the same from look to look: STAGE: WHAT.")]
-    stage: Literal["lanes", "toolkit", "image", "models", "router", "verify", "history", "record", "box"]
+    stage: Literal[
+        "lanes", "toolkit", "image", "models", "router", "watch", "verify", "history", "record", "box"
+    ]
     should: Annotated[str, Field(description="What should be, or was when the box was deployed.")]
     is_: Annotated[str, Field(alias="is", description="What is.")]
     made: Annotated[

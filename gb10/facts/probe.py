@@ -99,3 +99,27 @@ class LaneState(ProbeFact):
     """
 
     program = "lane_state.py"
+
+
+class WatchState(ProbeFact):
+    """The files and units of the watch, and what the running one was started with.
+
+    Question: ``{"paths": [...], "units": [...], "user_id", "status": path of status.json}``. Answer:
+    ``paths`` (path to ``{"mode", "owner", "sha256"}`` or null), ``units`` (unit to ``{"active", "enabled",
+    "needs_reload"}``), ``user`` (bool: the user has a name) and ``description``.
+    """
+
+    program = "watch_state.py"
+
+
+class BoxStatus(ProbeFact):
+    """The box at a glance, for `gb10 status`.
+
+    Question: ``{"lane", "status": path of the watch's status.json, "programs": folder, "lane_file"}``.
+    Answer: ``uptime_seconds``, ``lane`` and ``watch`` (``{"active", "enabled", "result", "restarts",
+    "seconds"}`` of their units), ``image`` of the running container, ``memory`` (MiB: ``total``,
+    ``available``), ``status`` (what the watch wrote last, or null), ``status_age_seconds``, and ``router``
+    (``{"error", "models": name to state}``) where the watch has not looked just now, else null.
+    """
+
+    program = "box_status.py"

@@ -34,12 +34,16 @@ TAIL_LINES = 120
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work: ``unit`` names it on the host, ``folder`` keeps ``job.log`` and ``job.status``."""
+    """One piece of work: ``unit`` names it on the host, ``folder`` keeps ``job.log`` and ``job.status``.
+
+    ``again`` says how to join it, or to go on after it failed.
+    """
 
     title: str
     unit: str
     folder: str
     command: tuple[str, ...]
+    again: str = "run the deploy again"
 
     @property
     def log(self) -> str:
@@ -172,7 +176,7 @@ def _patiently(host: Host, job: Job, command: StringCommand) -> list[str]:
             if time.monotonic() >= deadline:
                 raise PyinfraError(
                     f"{job.title}: no connection for {RECONNECT_SECONDS} s ({error}). It goes on in unit "
-                    f"{job.unit} on the host: run the deploy again to join it"
+                    f"{job.unit} on the host: {job.again} to join it"
                 ) from None
             host.log(
                 f"{job.title}: connection lost ({error}), it goes on there; connecting again", logger.warning

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pyinfra.context import host
 
+from gb10 import conversion
 from gb10.desired import Desired
 from gb10.facts.docker import ImageState
 from gb10.facts.drift import foresee
@@ -37,9 +38,12 @@ def check(box: Desired) -> Desired:
         )
         faults += box_faults(host.name, deeper, box, image_is_there)
         program = box.program_files["gb10_fetch.py"].content
-        shortage = look(host, ModelFiles, program=program, manifest=box.fetch_manifest)["shortage"]
-        if shortage:
-            faults.append(Fault(host.name, shortage, "make room, or take a model out of the catalogue"))
+        files = look(host, ModelFiles, program=program, manifest=box.fetch_manifest)
+        if files["shortage"]:
+            faults.append(
+                Fault(host.name, files["shortage"], "make room, or take a model out of the catalogue")
+            )
+        faults += conversion.box_faults(host.name, box.catalogue, box.fetch_manifest, files["files"])
     faults = description_faults(box) + faults
     if faults:
         raise BadInput(faults)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from group_data.all import appliance_requirements
 from tests.lab import paths
 
 SUITE = "trixie"
@@ -17,10 +18,13 @@ HOST_PACKAGES = (
 )  # fmt: skip
 DEVEL_PACKAGES = ("build-essential", "cmake", "ninja-build", "git", "ccache", "ca-certificates")
 RUNTIME_PACKAGES = ("libgomp1", "ca-certificates", "curl")
+# Debian's PyTorch has no CUDA in it; wheels of it cannot be had without.
+TORCH_PACKAGES = ("python3", "python3-venv", "python3-torch", "git", "ca-certificates", "libgomp1")
 
 # Names the deploy's lab values use; what is inside is named by the label LABEL on the image.
 DEVEL_IMAGE = "standin/cuda-devel:trixie"
 RUNTIME_IMAGE = "standin/cuda-runtime:trixie"
+TORCH_IMAGE = "standin/python-torch:trixie"
 LANE_IMAGE = "standin/vllm:old"
 LABEL = "gb10.lab.key"
 
@@ -85,6 +89,11 @@ def runtime_root() -> str:
     return f"runtime-{content_key(SUITE, MMDEBSTRAP, RUNTIME_PACKAGES)}"
 
 
+def torch_root() -> str:
+    """Name of the root behind the stand-in base of the appliance, which has the data's packages in it."""
+    return f"python-torch-{content_key(SUITE, MMDEBSTRAP, TORCH_PACKAGES, appliance_requirements)}"
+
+
 def rpc_server() -> str:
     """Name of the built accelerator stand-in."""
     return f"ggml-rpc-server-{content_key(devel_root(), SDIST_SHA256, RPC_FLAGS, RPC_PATCH)}"
@@ -99,4 +108,4 @@ def bare_root() -> str:
 
 def current_roots() -> frozenset[str]:
     """Names of all roots that today's recipe uses; any other is old."""
-    return frozenset({host_root(), devel_root(), runtime_root(), bare_root()})
+    return frozenset({host_root(), devel_root(), runtime_root(), torch_root(), bare_root()})

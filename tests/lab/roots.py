@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,13 +31,21 @@ def ensure_debian() -> None:
         rest.result()
 
 
+def ensure_torch(furnish: Callable[[Path], None]) -> Path:
+    """The root behind the appliance's base, made when absent; `furnish` puts into it what is not Debian's."""
+    _debian(recipe.torch_root(), recipe.TORCH_PACKAGES, 60, furnish)
+    return root(recipe.torch_root())
+
+
 def _images() -> None:
     _debian(recipe.devel_root(), recipe.DEVEL_PACKAGES, 60)
     _build_accelerator()
     _debian(recipe.runtime_root(), recipe.RUNTIME_PACKAGES, 30)
 
 
-def _debian(name: str, packages: tuple[str, ...], about: int) -> None:
+def _debian(
+    name: str, packages: tuple[str, ...], about: int, furnish: Callable[[Path], None] | None = None
+) -> None:
     final = root(name)
     if final.exists():
         return
@@ -53,6 +62,8 @@ def _debian(name: str, packages: tuple[str, ...], about: int) -> None:
     (part / "etc/apt/sources.list.d").mkdir()
     (part / "etc/resolv.conf").unlink(missing_ok=True)
     (part / "etc/resolv.conf").write_text("")
+    if furnish:
+        furnish(part)
     disk.seal(part, final)
 
 

@@ -12,6 +12,8 @@ ACCELERATOR = "standin-accelerator.service"
 
 @pytest.fixture
 def host(settled: LabHost) -> LabHost:
+    # What the lane does by itself: the watch would restart it meanwhile.
+    settled.ssh("systemctl stop gb10-watch.service", sudo=True)
     lane.wait_answering(settled)
     return settled
 

@@ -79,7 +79,7 @@ def test_a_conversion_has_a_source_and_no_repository(tmp_path: Path) -> None:
     text = DEFAULTS + "models:\n  a: {source: {repo: nv/a, outtype: q8_0}, file: a.gguf}\n"
     (model,) = load(tmp_path, text).models
     assert model.conversion == Conversion("nv/a", None, "q8_0")
-    assert model.files == ()
+    assert model.files == (FileRef("own/a", None, "a.gguf"),)
 
 
 def test_all_faults_come_at_once_with_their_lines(tmp_path: Path) -> None:

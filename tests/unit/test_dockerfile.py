@@ -209,3 +209,34 @@ def test_the_order_of_flags_does_not_change_the_tag() -> None:
 @pytest.mark.parametrize("ref", ["feature/nvfp4", "vü", ".hidden", "-x", "r" * 300, "@"])
 def test_any_ref_makes_a_tag_that_docker_takes(ref: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", box(llama_ref=ref).image.rpartition(":")[2])
+
+
+def test_the_appliance_has_the_converter_of_the_server_s_commit_and_no_cuda() -> None:
+    whole = box()
+    text = whole.appliance_dockerfile
+    lines = instructions(text)
+    assert text.count(whole.data.llama_commit) == 3
+    assert f'test "$(git -C /src rev-parse HEAD)" = {whole.data.llama_commit}' in text
+    (pip,) = [line for line in lines if "pip install" in line]
+    words = pip.split()
+    assert "--no-deps" in words
+    assert "--index-url" not in words
+    assert words[words.index("--extra-index-url") + 1] == whole.data.appliance_torch_index
+    assert set(whole.data.appliance_requirements) | {whole.data.appliance_torch} <= set(words)
+    assert any("torch.version.cuda" in line for line in lines)
+    assert lines[-2:] == [
+        "USER 10103:10103",
+        'ENTRYPOINT ["/opt/appliance/bin/python", "/opt/llama.cpp/convert_hf_to_gguf.py"]',
+    ]
+
+
+def test_the_appliance_s_tag_follows_from_all_that_goes_in() -> None:
+    tags = {
+        box(**changes).appliance_image
+        for changes in (
+            {}, {"appliance_torch": "torch==2.0.0"}, {"llama_commit": "a" * 40}, {"appliance_index": "https://x/simple"},
+            {"lane_user_id": 5},
+        )
+    }  # fmt: skip
+    assert len(tags) == 5
+    assert all(tag.startswith("gb10/llm-appliance:b11312-") for tag in tags)

@@ -211,3 +211,22 @@ def test_every_fault_of_the_manifest_at_once(box: Box) -> None:
     for word in ("parallel", "sha256", "path", "size", "file"):
         assert f"{word}: " in run.errors
     assert not box.models.exists()
+
+
+def test_what_is_made_at_home_is_proven_and_never_fetched(box: Box) -> None:
+    file = box.add("own.gguf")
+    entries = json.loads(box.manifest().read_text())["files"]
+    box.settings |= {"files": [{**entries[0], "made": "gb10 convert own"}], "reserve_bytes": 0}
+    run = box.run()
+    assert run.rc == 1
+    assert run.errors.endswith("own.gguf is not there, and no hub has it: run `gb10 convert own`")
+    assert not box.hub.requests
+    # It is not to come, so it needs no room.
+    box.settings["files"][0]["size"] = 1 << 60
+    assert box.check()["shortage"] == ""
+    box.settings["files"][0]["size"] = file.size
+    box.path("own.gguf").write_bytes(file.path.read_bytes())
+    assert box.states() == ["unverified"]
+    assert box.run().rc == 0
+    assert box.states() == ["ok"]
+    assert not box.hub.requests

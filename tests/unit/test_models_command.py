@@ -160,3 +160,25 @@ def test_what_cannot_be_removed(box: Desired, name: str, fault: str) -> None:
 
 def test_sizes_for_people() -> None:
     assert [size_text(538_048), size_text(22_134_528_992)] == ["0.5 MB", "22.1 GB"]
+
+
+def test_what_was_fetched_to_be_converted_has_a_name(tmp_path: Path) -> None:
+    source = tmp_path / ".source"
+    one = put(source / "nv/a/abc/model.safetensors")
+    put(source / "nv/a/abc/x.json", 3)
+    put(source / "nv/b/def/model.safetensors.part", 7)
+    put(source / "nv/b/def/model.safetensors.part.json", 1)
+    (source / "nv/empty/abc").mkdir(parents=True)
+    rc, text = ask("list", folders=[str(tmp_path)], known=[], sources=str(source))
+    assert rc == 0, text
+    found = {entry["name"]: entry for entry in json.loads(text)["sources"]}
+    assert found["nv/a@abc"] == {
+        "name": "nv/a@abc",
+        "bytes": 13,
+        "paths": [str(one), str(one.with_name("x.json"))],
+    }
+    # A download that was cut off goes by the same name.
+    assert (found["nv/b@def"]["bytes"], len(found)) == (8, 2)
+    for name in found:
+        assert ask("remove", models_dir=str(tmp_path), paths=found[name]["paths"])[0] == 0
+    assert [path for path in source.rglob("*") if path.is_file()] == []

@@ -141,6 +141,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
             "llama_commit": bench.git("rev-parse", "HEAD"),
             "image_build_base": "local/build:1",
             "image_runtime_base": "local/run:1@sha256:" + "c" * 64,
+            "appliance_base": "local/run:1@sha256:" + "c" * 64,
         }
         monkeypatch.setattr(command, "box_data", lambda host: base.model_copy(update=changes))
         yield bench

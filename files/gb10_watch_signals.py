@@ -1,0 +1,372 @@
+"""What the watch reads: router, processes, memory, kernel log. Nothing here loads, evicts or slows a model.
+
+Each function reads one thing and gives plain values; what they mean is decided in gb10_watch_judge.py.
+Imported by gb10_watch.py; python3 standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import subprocess
+import time
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import gb10_router as router
+from gb10_watch_state import Event, Model, Unit
+
+MODELS_SECONDS = 3.0
+# For the figures of all models: a child in the middle of a large batch answers later, or not in time.
+FIGURES_SECONDS = 4.0
+LEAST_SECONDS = 0.3
+MOST_MODELS = 500
+TOKENS = "llamacpp:tokens_predicted_total"
+SECONDS = "llamacpp:tokens_predicted_seconds_total"
+PROCESSING = "llamacpp:requests_processing"
+DEFERRED = "llamacpp:requests_deferred"
+_CONTAINER = re.compile(r"(?:docker[-/])([0-9a-f]{64})(?:\.scope)?$")
+_OOM = re.compile(r"[Oo]ut of memory: Killed process (\d+) \(([^)]*)\)")
+_DRIVER = re.compile(r"NVRM: .*(?:Xid|GPU has fallen off|RmInitAdapter failed)|nvidia-uvm: .*[Ee]rror")
+
+
+# -- the router ---------------------------------------------------------------------------------------
+
+
+def router_models(lane: dict[str, Any], skip: frozenset[str] = frozenset()) -> tuple[Model, ...]:
+    """The router's models, those that are loaded with their figures, as far as they come in time.
+
+    ``skip`` are models that have not answered just now: they are not asked again at once. Raises
+    ``RouterError``, OSError where nothing answers.
+    """
+    states = router.model_states(router.request(lane, "GET", "/models", timeout=MODELS_SECONDS))
+    if len(states) > MOST_MODELS:
+        raise router.RouterError(f"GET /models names {len(states)} models: is this llama.cpp?")
+    models = []
+    until = time.monotonic() + FIGURES_SECONDS
+    for name, (state, failed) in states.items():
+        figures: dict[str, float] = {}
+        if state == "loaded" and name not in skip:
+            # One that is busy, or on its way out, gives none: the next look tells.
+            with contextlib.suppress(router.RouterError, OSError):
+                figures = read_metrics(_metrics(lane, name, until))
+        requests = None
+        if PROCESSING in figures:
+            requests = int(figures[PROCESSING] + figures.get(DEFERRED, 0))
+        models.append(
+            Model(
+                name,
+                state,
+                failed,
+                tokens=figures.get(TOKENS),
+                seconds=figures.get(SECONDS),
+                requests=requests,
+            )
+        )
+    # The counters move when an answer ends; one that is long and alone shows its speed before.
+    if sum(model.requests or 0 for model in models) == 1:
+        models = [
+            replace(model, answer=_answer(lane, model.name, until)) if model.requests else model
+            for model in models
+        ]
+    return tuple(models)
+
+
+def _answer(lane: dict[str, Any], model: str, until: float) -> tuple[int, int] | None:
+    query = urllib.parse.urlencode({"model": model, "autoload": "false"})
+    try:
+        slots = router.request(lane, "GET", f"/slots?{query}", timeout=_left(until))
+    except (router.RouterError, OSError):
+        return None  # not served, or busy
+    return read_answer(slots)
+
+
+def read_answer(slots: Any) -> tuple[int, int] | None:
+    """Number and tokens so far of the one answer that is being written; None while a prompt is read, and
+    for any other shape."""
+    try:
+        ((task, tokens),) = [
+            (int(slot["id_task"]), int(slot["next_token"][0]["n_decoded"]))
+            for slot in slots
+            if slot["is_processing"]
+        ]
+    except (LookupError, TypeError, ValueError):
+        return None
+    return (task, tokens) if tokens > 0 else None
+
+
+def _left(until: float) -> float:
+    return max(LEAST_SECONDS, until - time.monotonic())
+
+
+def _metrics(lane: dict[str, Any], model: str, until: float) -> str:
+    # Without autoload=false the look itself would load a model that has just been evicted.
+    query = urllib.parse.urlencode({"model": model, "autoload": "false"})
+    return router.fetch(lane, "GET", f"/metrics?{query}", timeout=_left(until)).decode(errors="replace")
+
+
+def read_metrics(text: str) -> dict[str, float]:
+    """The four figures that the watch needs out of a text in Prometheus' format. What is no number is left
+    out, and so is what is negative or without end."""
+    figures = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name in (TOKENS, SECONDS, PROCESSING, DEFERRED):
+            try:
+                number = float(value)
+            except ValueError:
+                continue
+            if math.isfinite(number) and 0 <= number < 1e15:
+                figures[name] = number
+    return figures
+
+
+def canary(lane: dict[str, Any], model: str, tokens: int, timeout: float = 60) -> float:
+    """Tokens per second of one short answer of a model that is loaded. Raises ``RouterError``, OSError.
+
+    Never loads: a model that was evicted meanwhile gives an error.
+    """
+    body = {
+        "model": model,
+        "prompt": "Count from one to twenty in words.",
+        "n_predict": tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "cache_prompt": False,
+    }
+    answer = router.request(lane, "POST", "/completion?autoload=false", body, timeout)
+    try:
+        speed = float(answer["timings"]["predicted_per_second"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise router.RouterError("a completion has no timings") from None
+    if not math.isfinite(speed) or speed <= 0:
+        raise router.RouterError("a completion has no speed")
+    return speed
+
+
+# -- the unit ---------------------------------------------------------------------------------------
+
+
+def unit_of(name: str) -> Unit:
+    """The unit's state, from systemd. A systemd that does not answer gives the state ``unknown``."""
+    wanted = "ActiveState,Result,NRestarts,ActiveEnterTimestampMonotonic,InvocationID"
+    command = ["systemctl", "show", f"--property={wanted}", name]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        shown = ""
+    return read_unit(shown)
+
+
+def read_unit(shown: str) -> Unit:
+    """What ``systemctl show`` printed."""
+    values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+
+    def number(key: str) -> int:
+        return int(values[key]) if values.get(key, "").isdigit() else 0
+
+    return Unit(
+        active=values.get("ActiveState", "") or "unknown",
+        result=values.get("Result", ""),
+        restarts=number("NRestarts"),
+        since=number("ActiveEnterTimestampMonotonic") / 1e6,
+        invocation=values.get("InvocationID", ""),
+    )
+
+
+# -- processes --------------------------------------------------------------------------------------
+
+
+def text_of(path: str, most: int = 1 << 20) -> str:
+    """The content of a small file, empty when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(most).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def arguments_of(pid: int, proc: str = "/proc") -> list[str]:
+    """A process's command line, empty for one that has gone."""
+    return text_of(f"{proc}/{pid}/cmdline", 65536).split("\0")[:-1]
+
+
+def processes(proc: str = "/proc") -> list[int]:
+    """All process ids."""
+    return [int(name) for name in os.listdir(proc) if name.isdigit()]
+
+
+def cgroup_of(pid: int, proc: str = "/proc") -> str:
+    """The path of a process's cgroup below /sys/fs/cgroup, empty when it is not known."""
+    for line in text_of(f"{proc}/{pid}/cgroup", 65536).splitlines():
+        if line.startswith("0::"):
+            return line[3:]
+    return ""
+
+
+def find_container(presets: str, proc: str = "/proc") -> tuple[str, str]:
+    """Id and cgroup of the container whose router reads the preset file ``presets``; empty when none runs.
+
+    Docker is not asked: its socket would make the watch as good as root.
+    """
+    for pid in processes(proc):
+        if presets in arguments_of(pid, proc):
+            cgroup = cgroup_of(pid, proc)
+            found = _CONTAINER.search(cgroup)
+            if found:
+                return found[1], cgroup
+    return "", ""
+
+
+def children_of(cgroup: str, proc: str = "/proc", sys: str = "/sys") -> dict[str, int]:
+    """Model name to process id of the servers in the container. Empty when the container has gone."""
+    found = {}
+    for line in text_of(f"{sys}/fs/cgroup{cgroup}/cgroup.procs").split():
+        arguments = arguments_of(int(line), proc)
+        # docker-init and the router itself have no alias.
+        if "--alias" in arguments[:-1]:
+            alias = arguments[arguments.index("--alias") + 1]
+            found[alias.partition(",")[0]] = int(line)
+    return found
+
+
+def container_alive(cgroup: str, sys: str = "/sys") -> bool:
+    """True while a process is left in the container's cgroup."""
+    return bool(cgroup) and bool(text_of(f"{sys}/fs/cgroup{cgroup}/cgroup.procs"))
+
+
+def holder_of(pid: int, signal: dict[str, Any], proc: str = "/proc") -> str | None:
+    """How the process holds the accelerator, empty when it does not, None when it cannot be seen."""
+    try:
+        return router.accelerator_holder(pid, signal, proc)
+    except (OSError, ValueError, LookupError):
+        return None
+
+
+def swapped_mib(pid: int, proc: str = "/proc") -> int:
+    """MiB of the process that are swapped out."""
+    found = re.search(r"^VmSwap:\s+(\d+) kB$", text_of(f"{proc}/{pid}/status", 65536), re.MULTILINE)
+    return int(found[1]) // 1024 if found else 0
+
+
+def rivals(
+    units: Iterable[str], patterns: Iterable[str], ours: str, proc: str = "/proc", sys: str = "/sys"
+) -> tuple[str, ...]:
+    """Units that run, and processes whose command line begins with, or has a program named like, a pattern.
+
+    ``ours`` is the container's cgroup: what runs in it is no rival. A kernel shows a title that a process
+    gives itself (``VLLM::EngineCore``) as its command line.
+    """
+    found = [f"unit {unit}" for unit in units if text_of(f"{sys}/fs/cgroup/system.slice/{unit}/cgroup.procs")]
+    wanted = [re.compile(pattern) for pattern in patterns]
+    seen: dict[str, None] = {}
+    for pid in processes(proc) if wanted else ():
+        words = [word.rsplit("/", 1)[-1] for word in arguments_of(pid, proc)[:4]]
+        named = any(pattern.match(word) for pattern in wanted for word in words)
+        if named and (not ours or cgroup_of(pid, proc) != ours):
+            seen[f"process {router.one_line(' '.join(words)[:60])}"] = None
+    return (*found, *seen)
+
+
+def accelerator_users(listed: str, allowed: Iterable[str]) -> dict[int, str]:
+    """Process id to name of who holds GPU memory, from lines of ``PID, NAME, ...`` as nvidia-smi prints
+    them."""
+    patterns = [re.compile(pattern) for pattern in allowed]
+    found = {}
+    for line in listed.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) < 2 or not fields[0].isdigit():
+            continue
+        if not any(pattern.search(fields[1]) for pattern in patterns):
+            found[int(fields[0])] = router.one_line(fields[1].rsplit("/", 1)[-1][:60])
+    return found
+
+
+def accelerator_rivals(users: Mapping[int, str], ours: str, proc: str = "/proc") -> tuple[str, ...]:
+    """Those of the users who are still there and not in the container, whose cgroup is ``ours``.
+
+    The list may be half a minute old: a model that was evicted since is no rival.
+    """
+    return tuple(
+        f"{name} (process {pid}) on the GPU"
+        for pid, name in users.items()
+        if (cgroup := cgroup_of(pid, proc)) and cgroup != ours
+    )
+
+
+# -- memory and the kernel ----------------------------------------------------------------------------
+
+
+def memory(proc: str = "/proc") -> dict[str, int | None]:
+    """MiB: ``total``, ``available``, ``swap_used``; None for what the kernel does not say."""
+    values = dict(re.findall(r"^(\w+):\s+(\d+) kB$", text_of(f"{proc}/meminfo"), re.MULTILINE))
+
+    def mib(key: str) -> int | None:
+        return int(values[key]) // 1024 if key in values else None
+
+    total, free = mib("SwapTotal"), mib("SwapFree")
+    used = None if total is None or free is None else total - free
+    return {"total": mib("MemTotal"), "available": mib("MemAvailable"), "swap_used": used}
+
+
+def pressure_percent(proc: str = "/proc") -> float | None:
+    """Share of the last 60 s in which no process could go on for want of memory."""
+    found = re.search(r"^full .*avg60=([0-9.]+)", text_of(f"{proc}/pressure/memory"), re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+class KernelLog:
+    """New lines of the kernel's log, from now on. ``path`` is /dev/kmsg or a plain file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.file = -1
+        self.open()
+
+    def open(self) -> None:
+        try:
+            self.file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self.file, 0, os.SEEK_END)
+        except OSError:
+            self.file = -1
+
+    def lines(self) -> Iterator[str]:
+        """What has come since the last call; nothing where the log cannot be read."""
+        if self.file < 0:
+            self.open()
+        for _ in range(1000 if self.file >= 0 else 0):
+            try:
+                record = os.read(self.file, 8192)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                continue  # the kernel has overwritten lines that nobody has read
+            except OSError:
+                os.close(self.file)
+                self.file = -1
+                return
+            if not record:
+                return
+            yield from record.decode(errors="replace").splitlines()
+
+
+def kernel_events(lines: Iterable[str], children: Mapping[str, int]) -> tuple[Event, ...]:
+    """OOM kills and driver errors among lines of the kernel's log. ``children``: model name to process id."""
+    names = {pid: name for name, pid in children.items()}
+    events = []
+    for line in lines:
+        text = router.one_line(line.partition(";")[2] or line)
+        killed = _OOM.search(text)
+        if killed:
+            pid = int(killed[1])
+            who = f"model {names[pid]}" if pid in names else killed[2]
+            events.append(
+                Event("oom", f"the kernel has killed {who} (process {pid}) for want of memory", pid)
+            )
+        elif _DRIVER.search(text):
+            events.append(Event("driver", f"the GPU's driver says: {text[:200]}"))
+    return tuple(events[:20])

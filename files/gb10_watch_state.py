@@ -1,0 +1,203 @@
+"""What the watch sees and remembers: values only. Imported by the programs of the watch.
+
+Times are seconds of one clock that only goes forward, memory is MiB, speed is tokens per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HEALTHY, DEGRADED, FAILED = "healthy", "degraded", "failed"
+RANK = {HEALTHY: 0, DEGRADED: 1, FAILED: 2}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What of the box's data the judgement needs: see `watch_*` in group_data/all.py."""
+
+    reserve_mib: int
+    pressure_percent: float
+    slow_ratio: float
+    minimum_tokens: int
+    canary_seconds: int
+    baselines: Mapping[str, float]
+    actions: frozenset[str]
+    restarts_an_hour: int
+    backoff_seconds: int
+    crash_restarts: int
+    settle_seconds: int
+    clear_seconds: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The lane's unit as systemd says. ``since``: when it got active, ``restarts``: by systemd itself."""
+
+    active: str = "active"
+    result: str = "success"
+    restarts: int = 0
+    since: float = 0.0
+    invocation: str = ""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of the router. None is "not known": not loaded, or the look did not succeed.
+
+    ``holder`` is how its process holds the accelerator, in words, empty when it does not.
+    """
+
+    name: str
+    state: str
+    failed: bool = False
+    pid: int | None = None
+    holder: str | None = None
+    tokens: float | None = None
+    seconds: float | None = None
+    requests: int | None = None
+    answer: tuple[int, int] | None = None  # the one that is being written: its number, tokens so far
+    swap_mib: int = 0
+    file_gone: str = ""
+
+    @property
+    def loaded(self) -> bool:
+        return self.state == "loaded"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Whether a new process in the container gets the accelerator: yes, no, or unknown with the reason."""
+
+    at: float
+    answer: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened since the last look: ``kind`` is oom or driver."""
+
+    kind: str
+    text: str
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """An action that has ended. ``error`` is empty when it did what it should."""
+
+    kind: str
+    target: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look."""
+
+    at: float
+    unit: Unit
+    container: str = ""
+    router_fault: str = ""  # it gives no answer
+    refusal: str = ""  # it answers, and not as it should
+    models: tuple[Model, ...] = ()
+    available_mib: int | None = None
+    pressure_percent: float | None = None
+    events: tuple[Event, ...] = ()
+    rivals: tuple[str, ...] = ()
+    probe: Probe | None = None
+    canaries: Mapping[str, float] = field(default_factory=dict)  # speeds that have come in since
+    asking: frozenset[str] = frozenset()  # models that a canary is asking now
+    busy: bool = False  # an action is under way
+    done: tuple[Done, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why the lane is not healthy. ``key`` stays the same while the text may change."""
+
+    key: str
+    state: str
+    text: str
+    confirm: float = 0.0  # seconds that it must last before it counts
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A reason that counts, since when, and when it was last seen."""
+
+    reason: Reason
+    since: float
+    seen: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What is known of one loaded model's speed.
+
+    ``tokens`` and ``seconds`` are the counters at the last figure, ``most`` the most requests on the whole
+    lane since. ``slow`` counts slow figures of one client alone, ``canaries`` slow canaries, both in a row.
+    """
+
+    pid: int | None
+    tokens: float
+    seconds: float
+    used: float  # when somebody last used the model
+    most: int = 0
+    figure: float | None = None
+    figure_at: float = 0.0
+    suspect: bool = False
+    slow: int = 0
+    canaries: int = 0
+    asked: float = 0.0  # when a canary was last wanted
+    answer: tuple[int, int] | None = None  # see Model.answer
+    answer_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Action:
+    """``kind``: restart, stop or unload (``target`` is the model)."""
+
+    kind: str
+    reason: str
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """A restart by the watch of which is not known yet whether it helped."""
+
+    began: float
+    why: str
+
+
+@dataclass(frozen=True)
+class History:
+    """All that is remembered from look to look."""
+
+    waiting: Mapping[str, tuple[float, int]] = field(default_factory=dict)  # first seen, how often
+    raised: Mapping[str, Raised] = field(default_factory=dict)
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
+    deaths: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    dead: frozenset[str] = frozenset()
+    crashes: tuple[float, ...] = ()  # restarts by systemd itself
+    restarts: int | None = None  # its count of them
+    attempts: tuple[float, ...] = ()  # restarts by the watch
+    stopped: str = ""  # why the watch stopped the lane
+    recovery: Recovery | None = None
+    answered: str = ""  # the invocation of the unit whose router has answered
+    proven: str = ""  # the container in which the probe has succeeded
+    unloaded: float = float("-inf")  # when the watch last unloaded a model
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a look. ``recovered`` is set once a restart by the watch has shown its effect."""
+
+    history: History
+    state: str
+    reasons: tuple[Reason, ...]
+    actions: tuple[Action, ...] = ()
+    canaries: tuple[str, ...] = ()
+    recovered: str = ""

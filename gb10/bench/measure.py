@@ -1,0 +1,93 @@
+"""The measurements themselves: load time, one client alone, and several at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from gb10.bench.prompts import ClientLoad, PromptSource
+from gb10.bench.result import ClientsRow, Figure, LoadTime, Speed
+from gb10.bench.router import Completion, Router, RouterFault
+
+Step = Callable[[str], None]
+"""Called with what is done now, for the progress."""
+
+
+def load_time(router: Router, model: str, free_mib: Callable[[], int | None]) -> LoadTime:
+    """Unload ``model``, load it again. ``free_mib`` reads the box's MemAvailable. Raises `RouterFault`."""
+    router.unload(model)
+    before = free_mib()
+    seconds = router.load(model)
+    after = free_mib()
+    taken = None if before is None or after is None else before - after
+    return LoadTime(seconds=round(seconds, 2), memory_mib=taken)
+
+
+def speed(
+    router: Router, model: str, prompts: PromptSource, *, runs: int, prompt: int, answer: int, step: Step
+) -> Speed:
+    """``runs`` requests, one after the other, of ``prompt`` and ``answer`` tokens. Raises `RouterFault`."""
+    # The first request after a load also pays for buffers and kernels that are made then.
+    router.complete(model, prompts.take(prompt), 1)
+    done: list[Completion] = []
+    for number in range(runs):
+        step(f"run {number + 1} of {runs}")
+        done.append(router.complete(model, prompts.take(prompt), answer))
+    return Speed(
+        prompt=Figure.of([one.prompt_speed for one in done]),
+        generation=Figure.of([one.speed for one in done]),
+        prompt_tokens=done[-1].prompt_tokens,
+        tokens=done[-1].tokens,
+    )
+
+
+def clients(router: Router, model: str, prompts: PromptSource, load: ClientLoad) -> ClientsRow:
+    """``load.clients`` requests at the same time. A request that fails is counted, with its reason."""
+    asked = [prompts.take(load.prompt) for _ in range(load.clients)]
+    done: list[Completion] = []
+    reasons: list[str] = []
+
+    def one(prompt: list[int]) -> None:
+        try:
+            done.append(router.complete(model, prompt, load.answer))
+        except RouterFault as error:
+            reasons.append(str(error))
+
+    threads = [threading.Thread(target=one, args=(prompt,), daemon=True) for prompt in asked]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        router.abort()
+        raise
+    seconds = time.perf_counter() - begun
+    row = ClientsRow(
+        clients=load.clients,
+        kind="long" if load.kind == "long" else "short",
+        prompt_tokens=load.prompt,
+        tokens=load.answer,
+        seconds=round(seconds, 3),
+        failures=load.clients - len(done),
+        reasons=sorted(set(reasons)),
+    )
+    if done:
+        generated = sum(one.tokens for one in done)
+        row.aggregate = round(generated / seconds, 2)
+        row.total = round((generated + sum(one.prompt_tokens for one in done)) / seconds, 2)
+        row.first_token = Figure.of([one.first_token for one in done])
+    return row
+
+
+def skipped(load: ClientLoad, why: str) -> ClientsRow:
+    """The row of a load that was not asked."""
+    return ClientsRow(
+        clients=load.clients,
+        kind="long" if load.kind == "long" else "short",
+        prompt_tokens=load.prompt,
+        tokens=load.answer,
+        skipped=why,
+    )

@@ -1,0 +1,239 @@
+"""The file that a bench leaves: its shape, version 1. Speeds are tok/s, times seconds, memory MiB."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gb10.faults import BadInput, Fault
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Figure(_Part):
+    """Several runs of the same: median, and spread: how far the farthest run is from the median."""
+
+    median: float
+    spread: float
+    runs: list[float]
+
+    @classmethod
+    def of(cls, runs: Sequence[float]) -> Figure:
+        """Of at least one run."""
+        middle = statistics.median(runs)
+        return cls(
+            median=round(middle, 3),
+            spread=round(max(abs(run - middle) for run in runs), 3),
+            runs=[round(run, 3) for run in runs],
+        )
+
+    @property
+    def lowest(self) -> float:
+        return self.median - self.spread
+
+    @property
+    def highest(self) -> float:
+        return self.median + self.spread
+
+
+class LoadTime(_Part):
+    """``memory_mib``: by how much MemAvailable fell while the model loaded (others on the box move it
+    too)."""
+
+    seconds: float
+    memory_mib: int | None = None
+
+
+class Speed(_Part):
+    """One client, nothing else: ``prompt`` and ``generation`` in tok/s as the server measured them."""
+
+    prompt: Figure
+    generation: Figure
+    prompt_tokens: int
+    tokens: int
+
+
+class Device(_Part):
+    """Where the model ran: ``state`` answered (on the accelerator) or wrong."""
+
+    state: str
+    name: str = ""
+    holder: str = ""
+
+
+class ClientsRow(_Part):
+    """``clients`` requests at once. ``aggregate``: generated tokens of all for each second, tok/s; ``total``:
+    the same with the prompts' tokens. ``skipped`` says why it was not asked."""
+
+    clients: int
+    kind: Literal["short", "long"]
+    prompt_tokens: int
+    tokens: int
+    skipped: str | None = None
+    seconds: float | None = None
+    aggregate: float | None = None
+    total: float | None = None
+    first_token: Figure | None = None
+    failures: int = 0
+    reasons: list[str] = Field(default_factory=list)
+
+
+class Verdict(_Part):
+    """One task or scenario. ``why`` is empty when it passed."""
+
+    passed: bool
+    why: str = ""
+    seconds: float = 0.0
+
+
+class Rate(_Part):
+    """How many of the tasks passed."""
+
+    passed: int
+    of: int
+    tasks: dict[str, Verdict]
+
+    @classmethod
+    def of_tasks(cls, tasks: dict[str, Verdict]) -> Rate:
+        return cls(passed=sum(task.passed for task in tasks.values()), of=len(tasks), tasks=tasks)
+
+
+class ModelResult(_Part):
+    """What was measured of one model; None was not asked, or not reached. ``faults``: one line each."""
+
+    load: LoadTime | None = None
+    speed: Speed | None = None
+    device: Device | None = None
+    clients: list[ClientsRow] = Field(default_factory=list)
+    slots: dict[str, list[ClientsRow]] = Field(default_factory=dict)
+    coding: Rate | None = None
+    tools: Rate | None = None
+    faults: list[str] = Field(default_factory=list)
+
+
+class StoryRun(_Part):
+    """One side of a claim of the story, measured: ``value`` in the claim's unit, or ``why`` it was not."""
+
+    value: float | None = None
+    spread: float = 0.0
+    why: str = ""
+
+
+class Image(_Part):
+    tag: str = ""
+    id: str = ""
+
+
+class Llama(_Part):
+    ref: str
+    commit: str
+
+
+class Result(_Part):
+    """One bench of one host. ``git``: the project's revision, with ``+`` where files differ from it.
+    ``story``: claim to runs, by the names of bench/story.yaml."""
+
+    version: Literal[1] = 1
+    host: str
+    started: datetime
+    finished: datetime | None = None
+    interrupted: bool = False
+    git: str = ""
+    image: Image = Field(default_factory=Image)
+    presets: str = ""
+    llama: Llama
+    driver: str = ""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    plan: dict[str, Any] = Field(default_factory=dict)
+    models: dict[str, ModelResult] = Field(default_factory=dict)
+    story: dict[str, dict[str, StoryRun]] = Field(default_factory=dict)
+
+
+def save(result: Result, folder: Path) -> Path:
+    """Write ``HOST-TIME.json`` into ``folder``, whole or not at all; its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{file_part(result.host)}-{result.started:%Y%m%dT%H%M%SZ}.json"
+    write_whole(path, result.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def load(path: Path) -> Result:
+    """Read a result. Raises `BadInput`."""
+    try:
+        return Result.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadInput([Fault(str(path), error.strerror or "cannot be read", "name a result file")]) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        fault = Fault(
+            f"{path} {place}", f"no bench result of version 1 ({first['msg']})", "name a result file"
+        )
+        raise BadInput([fault]) from None
+
+
+def load_all(folder: Path, host: str | None = None) -> list[Result]:
+    """Every result in ``folder``, the oldest first; of one host only, where it is named. Raises
+    `BadInput`."""
+    found = [load(path) for path in sorted(folder.glob("*.json"))]
+    found = [result for result in found if host in (None, result.host)]
+    return sorted(found, key=lambda result: result.started)
+
+
+def save_baselines(result: Result, folder: Path) -> tuple[Path, list[str]]:
+    """Make the result's generation speeds the baselines of its host; the file, and the models taken in.
+
+    Models that were not measured keep theirs. One that did not run on the accelerator is never taken: its
+    figure would make the fallback look right. Raises `BadInput` when the file there is none of ours.
+    """
+    path = folder / f"{file_part(result.host)}.json"
+    models = _baselines(path)
+    taken = []
+    for name, found in result.models.items():
+        if found.speed is None or found.device is None or found.device.state != "answered":
+            continue
+        generation = found.speed.generation
+        taken.append(name)
+        models[name] = {
+            "tokens_per_second": generation.median,
+            "spread": generation.spread,
+            "image": result.image.tag,
+            "presets": result.presets,
+            "measured": result.started.isoformat(timespec="seconds"),
+        }
+    if taken:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"version": 1, "models": models}, indent=1, sort_keys=True) + "\n")
+    return path, taken
+
+
+def _baselines(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["version"] != 1:
+            raise ValueError(content["version"])
+        return dict(content["models"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise BadInput([Fault(str(path), "no baselines of version 1", "move it away")]) from None
+
+
+def file_part(host: str) -> str:
+    """A host's name as part of a file name."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in host).lstrip(".") or "host"
+
+
+def write_whole(path: Path, content: str) -> None:
+    """Write a file so that a reader sees the old or the new one, never half of it."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(content, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,265 @@
+"""The router as the bench sees it: states, loads, streamed completions with the server's own timings."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from pyinfra.api.exceptions import PyinfraError
+
+ASK_SECONDS = 60
+LOAD_SECONDS = 900  # a 50 GB model from a slow disk
+SILENT_SECONDS = 600  # eight prompts of 20,000 tokens, before the last one's first token
+POLL_SECONDS = 0.05
+ANSWER_BYTES = 64 << 20
+LOADED = "loaded"
+
+
+class RouterFault(PyinfraError):
+    """The router did not do what was asked; the text says why, in one line, and never holds the key."""
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """``value`` as the router gives it: unloaded, loading, loaded, sleeping and the like."""
+
+    value: str
+    failed: bool = False
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One streamed completion. ``prompt_tokens`` were computed (not taken from a cache), ``tokens``
+    generated.
+
+    Speeds in tok/s as the server measured them; ``first_token`` and ``seconds`` on our side of the tunnel.
+    """
+
+    prompt_tokens: int
+    tokens: int
+    prompt_speed: float
+    speed: float
+    first_token: float
+    seconds: float
+
+
+class Router:
+    """``wire`` opens a connection, given a timeout in seconds."""
+
+    def __init__(self, wire: Callable[[float], Any], key: str) -> None:
+        self._wire = wire
+        self._key = key
+        self._open: set[Any] = set()
+
+    def __repr__(self) -> str:
+        return "Router(...)"  # never the key
+
+    # -- models --------------------------------------------------------------------------------------
+
+    def states(self) -> dict[str, ModelState]:
+        """Every model that the router knows, and its state."""
+        answer = self.ask("GET", "/models")
+        try:
+            return {str(model["id"]): _state(model["status"]) for model in answer["data"]}
+        except (KeyError, TypeError, AttributeError):
+            raise RouterFault("GET /models answered in a shape that is not llama.cpp's router's") from None
+
+    def loaded(self) -> list[str]:
+        """The models that are loaded or on their way."""
+        return [
+            name for name, state in self.states().items() if state.value in (LOADED, "loading", "sleeping")
+        ]
+
+    def load(self, model: str, seconds: float = LOAD_SECONDS) -> float:
+        """Load ``model``; the seconds until the router said that it is loaded."""
+        begun = time.perf_counter()
+        self.ask("POST", "/models/load", {"model": model}, seconds)
+        state = self._wait(model, lambda state: state.value != "loading", begun + seconds)
+        if state.value != LOADED:
+            code = "" if state.exit_code is None else f" (its process ended with {state.exit_code})"
+            raise RouterFault(f"{model} does not load{code}: see the journal of the lane's unit")
+        return time.perf_counter() - begun
+
+    def unload(self, model: str, seconds: float = 120) -> None:
+        """Unload ``model`` and wait until it is; nothing when it is not loaded."""
+        if model not in self.loaded():
+            return
+        begun = time.perf_counter()
+        self.ask("POST", "/models/unload", {"model": model}, seconds)
+        self._wait(model, lambda state: state.value == "unloaded", begun + seconds)
+
+    def _wait(self, model: str, done: Callable[[ModelState], bool], until: float) -> ModelState:
+        while True:
+            state = self.states().get(model)
+            if state is None:
+                raise RouterFault(f"the router no longer knows {model}")
+            if done(state):
+                return state
+            if time.perf_counter() > until:
+                raise RouterFault(f"{model} is still {state.value}: the wait is over")
+            time.sleep(POLL_SECONDS)
+
+    def busy(self, model: str) -> int:
+        """How many requests a loaded model answers now. Never loads one."""
+        try:
+            slots = self.ask("GET", f"/slots?model={quote(model, safe='')}&autoload=false")
+            return sum(bool(slot["is_processing"]) for slot in slots)
+        except (RouterFault, KeyError, TypeError):
+            return 0
+
+    # -- requests ------------------------------------------------------------------------------------
+
+    def tokenize(self, model: str, text: str) -> list[int]:
+        """The tokens of ``text``."""
+        answer = self.ask("POST", "/tokenize", {"model": model, "content": text})
+        try:
+            return [int(token) for token in answer["tokens"]]
+        except (KeyError, TypeError, ValueError):
+            raise RouterFault("POST /tokenize answered in a shape that is not llama.cpp's") from None
+
+    def complete(self, model: str, prompt: Sequence[int], tokens: int) -> Completion:
+        """Exactly ``tokens`` tokens after ``prompt``, without a cached prompt and without an early end."""
+        body = {
+            "model": model,
+            "prompt": list(prompt),
+            "n_predict": tokens,
+            "cache_prompt": False,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+        }
+        begun = time.perf_counter()
+        first = 0.0
+        timings: Any = None
+        for event in self.stream("/completion", body):
+            first = first or time.perf_counter() - begun
+            timings = event.get("timings", timings)
+        seconds = time.perf_counter() - begun
+        try:
+            return Completion(
+                int(timings["prompt_n"]),
+                int(timings["predicted_n"]),
+                _speed(timings["prompt_per_second"]),
+                _speed(timings["predicted_per_second"]),
+                first,
+                seconds,
+            )
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise RouterFault("the completion has no timings: is this llama.cpp?") from None
+
+    def chat(
+        self, model: str, messages: Sequence[Mapping[str, Any]], tokens: int, **more: Any
+    ) -> dict[str, Any]:
+        """The assistant's message of one chat, with ``finish_reason`` added."""
+        body = {"model": model, "messages": list(messages), "max_tokens": tokens, "temperature": 0, **more}
+        answer = self.ask("POST", "/v1/chat/completions", body, SILENT_SECONDS)
+        try:
+            choice = answer["choices"][0]
+            return {**choice["message"], "finish_reason": choice.get("finish_reason")}
+        except (KeyError, TypeError, IndexError):
+            raise RouterFault("the chat completion has no choice: is this llama.cpp?") from None
+
+    def ask(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> Any:
+        """The JSON answer to one request. Raises `RouterFault`."""
+        what = f"{method} {path.partition('?')[0]}"
+        with self._response(method, path, body, timeout) as response:
+            content = response.read(ANSWER_BYTES)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise RouterFault(f"{what} answered with something that is not JSON") from None
+
+    def stream(self, path: str, body: Any, timeout: float = SILENT_SECONDS) -> Iterator[dict[str, Any]]:
+        """The events of a streamed answer. Raises `RouterFault` when it ends before its end."""
+        with self._response("POST", path, body, timeout) as response:
+            while line := response.readline(ANSWER_BYTES):
+                if line.startswith((b"data: {", b"error: {")):
+                    event = json.loads(line.partition(b": ")[2])
+                    if line.startswith(b"error") or "error" in event:
+                        raise RouterFault(f"POST {path}: {_message(json.dumps(event).encode())}")
+                    yield event
+                    if event.get("stop") is True:
+                        return
+                elif line.strip() == b"data: [DONE]":
+                    return
+        raise RouterFault(f"POST {path}: the answer was cut off")
+
+    def abort(self) -> None:
+        """Cut every connection: requests that are under way end."""
+        for connection in list(self._open):
+            connection.abort()
+
+    @contextlib.contextmanager
+    def _response(
+        self, method: str, path: str, body: Any, timeout: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        what = f"{method} {path.partition('?')[0]}"
+        connection = _Connection(self._wire, timeout)
+        self._open.add(connection)
+        headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise RouterFault(
+                    f"{what} answered {response.status}: {_message(response.read(ANSWER_BYTES))}"
+                )
+            yield response
+        except TimeoutError:
+            raise RouterFault(f"{what}: no byte in {timeout:.0f} s") from None
+        except http.client.HTTPException as error:
+            raise RouterFault(f"{what}: the answer was cut off ({type(error).__name__})") from None
+        except OSError as error:
+            raise RouterFault(f"{what}: {error}") from None
+        except ValueError:
+            raise RouterFault(f"{what} answered with something that is not JSON") from None
+        finally:
+            self._open.discard(connection)
+            connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, wire: Callable[[float], Any], timeout: float) -> None:
+        super().__init__("127.0.0.1", timeout=timeout)
+        self._wire = wire
+
+    def connect(self) -> None:
+        self.sock = self._wire(self.timeout or ASK_SECONDS)
+
+    def abort(self) -> None:
+        sock: Any = self.sock
+        with contextlib.suppress(OSError, EOFError):
+            if hasattr(sock, "abort"):
+                sock.abort()
+            elif sock is not None:
+                sock.close()
+
+
+def _state(status: Mapping[str, Any]) -> ModelState:
+    code = status.get("exit_code")
+    return ModelState(
+        str(status["value"]), bool(status.get("failed", False)), code if isinstance(code, int) else None
+    )
+
+
+def _speed(value: Any) -> float:
+    speed = float(value)
+    if not math.isfinite(speed):
+        raise ValueError(speed)
+    return speed
+
+
+def _message(content: bytes) -> str:
+    try:
+        text = str(json.loads(content)["error"]["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        text = content[:300].decode(errors="replace")
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:300]).split()) or "no reason"

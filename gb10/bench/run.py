@@ -1,0 +1,211 @@
+"""One bench: every part of every model, what was measured kept at any time, the box as it was afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyinfra.api.exceptions import PyinfraError
+
+from gb10.bench import measure
+from gb10.bench.coding import CodingTask, attempt
+from gb10.bench.prompts import CLIENTS, LONG_TOKENS, PromptSource, client_loads, refuse
+from gb10.bench.result import ClientsRow, Device, ModelResult, Rate, Result, Verdict
+from gb10.bench.router import Router, RouterFault
+from gb10.bench.sandbox import Job
+from gb10.bench.tools import Scenario, play
+from gb10.slots import Slots
+
+PARTS = ("load", "speed", "clients", "slots", "coding", "tools")
+USUAL = ("load", "speed", "clients", "coding", "tools")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much is measured. Lengths in tokens; ``tasks`` is how many of each kind, ``answer_limit`` how
+    long an answer to one may get, None for the usual lengths."""
+
+    parts: tuple[str, ...] = USUAL
+    runs: int = 5
+    prompt: int = 512
+    answer: int = 128
+    long: int = LONG_TOKENS
+    clients: tuple[int, ...] = CLIENTS
+    tasks: int | None = None
+    answer_limit: int | None = None
+
+
+QUICK = Options(runs=3, prompt=256, answer=32, clients=(1, 4), tasks=3, answer_limit=1024)
+
+
+class Show(Protocol):
+    """Where progress goes."""
+
+    def part(self, model: str, part: str) -> None:
+        """``part`` of ``model`` begins."""
+
+    def step(self, text: str) -> None:
+        """What is done in it now."""
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+
+
+class HeldPresets(Protocol):
+    """Other settings for a while: see `gb10.bench.variants.Presets`."""
+
+    def text(self) -> str:
+        """The preset file as it is now."""
+
+    def held(self, model: str, keys: Mapping[str, str | None]) -> AbstractContextManager[Slots]:
+        """Let ``model`` have these keys in a with block."""
+
+
+class Ended(PyinfraError):
+    """The router is gone: the bench cannot go on. What was measured before is kept."""
+
+
+@dataclass
+class Bench:
+    """What the measurements need of a box.
+
+    ``slots`` gives a model's slots and its longest trained context in tokens (0: not known), ``free_mib`` the
+    box's MemAvailable, ``judge`` runs an answer in the sandbox, ``device`` says where a loaded model runs.
+    """
+
+    router: Router
+    presets: HeldPresets
+    slots: Callable[[str], tuple[Slots, int]]
+    free_mib: Callable[[], int | None]
+    judge: Callable[[Job], Verdict]
+    device: Callable[[str], Device]
+    show: Show
+    options: Options
+    coding: Sequence[CodingTask] = ()
+    scenarios: Sequence[Scenario] = ()
+    _prompts: dict[str, PromptSource] = field(default_factory=dict)
+
+    def prompts(self, model: str) -> PromptSource:
+        """Where the prompts of ``model`` come from."""
+        if model not in self._prompts:
+            self._prompts[model] = PromptSource(lambda text: self.router.tokenize(model, text))
+        return self._prompts[model]
+
+
+def bench_model(bench: Bench, model: str, result: Result) -> None:
+    """Measure one model into ``result``. Faults of the model are lines in it. Raises `Ended`."""
+    found = result.models.setdefault(model, ModelResult())
+    parts = {
+        "load": _load,
+        "speed": _speed,
+        "clients": _clients,
+        "slots": _slots,
+        "coding": _coding,
+        "tools": _tools,
+    }
+    for part in (part for part in PARTS if part in bench.options.parts):
+        bench.show.part(model, part)
+        with _kept(bench, model, part, found):
+            if part != "load" and model not in bench.router.loaded():
+                bench.router.load(model)
+            parts[part](bench, model, found)
+        if part == "load" and found.load is None:
+            return  # nothing else can be measured
+
+
+@contextmanager
+def _kept(bench: Bench, model: str, part: str, found: ModelResult) -> Iterator[None]:
+    """A fault ends the part, not the bench, as long as the router answers."""
+    try:
+        yield
+    except PyinfraError as error:
+        found.faults.append(f"{part}: {error}")
+        bench.show.line(f"{model} {part}: {error}")
+        try:
+            bench.router.states()
+        except RouterFault as gone:
+            raise Ended(f"the router no longer answers: {gone}") from None
+
+
+def _load(bench: Bench, model: str, found: ModelResult) -> None:
+    bench.show.step("load")
+    found.load = measure.load_time(bench.router, model, bench.free_mib)
+
+
+def _speed(bench: Bench, model: str, found: ModelResult) -> None:
+    options = bench.options
+    slots, trained = bench.slots(model)
+    longest = min(slots.longest, trained) if trained else slots.longest
+    # A model with a small context is measured with what it can take.
+    prompt = max(16, min(options.prompt, longest - options.answer))
+    found.speed = measure.speed(
+        bench.router,
+        model,
+        bench.prompts(model),
+        runs=options.runs,
+        prompt=prompt,
+        answer=options.answer,
+        step=bench.show.step,
+    )
+    bench.show.step("where it runs")
+    found.device = bench.device(model)
+    if found.device.state != "answered":
+        fault = f"{model} does not run on the accelerator ({found.device.state}): its figures are no baseline"
+        found.faults.append(f"speed: {fault}")
+        bench.show.line(fault)
+
+
+def client_rows(bench: Bench, model: str, slots: Slots, trained: int) -> list[ClientsRow]:
+    """Every load of the options, asked or skipped with its reason."""
+    options = bench.options
+    rows = []
+    for load in client_loads(options.answer, options.long, options.clients):
+        why = refuse(load, slots, trained)
+        if why:
+            rows.append(measure.skipped(load, why))
+            continue
+        bench.show.step(f"{load.clients} clients, {load.prompt} tokens each")
+        rows.append(measure.clients(bench.router, model, bench.prompts(model), load))
+    return rows
+
+
+def _clients(bench: Bench, model: str, found: ModelResult) -> None:
+    slots, trained = bench.slots(model)
+    found.clients = client_rows(bench, model, slots, trained)
+
+
+def _slots(bench: Bench, model: str, found: ModelResult) -> None:
+    slots, trained = bench.slots(model)
+    if slots.parallel < 2:
+        bench.show.line(f"{model} slots: it has one slot, so unified and split are the same")
+        return
+    for way, unified in (("unified", "true"), ("split", "false")):
+        keys = {"kv-unified": unified, "kv-unified-per-slot": None}
+        with bench.presets.held(model, keys) as held:
+            bench.show.step(f"{way}: load")
+            # What the box has already was not unloaded by the changed presets.
+            bench.router.unload(model)
+            bench.router.load(model)
+            found.slots[way] = client_rows(bench, model, held, trained)
+
+
+def _coding(bench: Bench, model: str, found: ModelResult) -> None:
+    limit = bench.options.answer_limit
+    more = {} if limit is None else {"tokens": limit}
+    tasks: dict[str, Verdict] = {}
+    for task in bench.coding[: bench.options.tasks]:
+        bench.show.step(task.name)
+        tasks[task.name] = attempt(bench.router, model, task, bench.judge, **more)
+        found.coding = Rate.of_tasks(tasks)
+
+
+def _tools(bench: Bench, model: str, found: ModelResult) -> None:
+    limit = bench.options.answer_limit
+    more = {} if limit is None else {"tokens": limit}
+    tasks: dict[str, Verdict] = {}
+    for scenario in bench.scenarios[: bench.options.tasks]:
+        bench.show.step(scenario.name)
+        tasks[scenario.name] = play(bench.router, model, scenario, **more)
+        found.tools = Rate.of_tasks(tasks)

@@ -1,0 +1,113 @@
+"""``gb10 status`` and ``gb10 logs``: the box at a glance, through SSH."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from pyinfra.api.exceptions import FactProcessError, PyinfraError
+from pyinfra.api.host import Host
+from rich.console import Console
+from rich.live import Live
+
+from gb10.commands import options
+from gb10.desired import Desired
+from gb10.facts.probe import probe_answer, probe_command
+from gb10.inventory import desired
+from gb10.remote import connected, stream
+from gb10.status import status_json
+from gb10.status_view import status_view
+from gb10.watch_config import STATUS
+
+ASK_SECONDS = 60
+EXIT = {"healthy": 0, "degraded": 2, "failed": 2, "unknown": 3}
+
+
+@click.command("status")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--follow", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--every", default=5, show_default=True, type=click.IntRange(1), help="Seconds, with --follow.")
+@options.one_host
+@options.inventory
+def status(as_json: bool, follow: bool, every: int, host_name: str | None, inventory: Path) -> None:
+    """The lane at a glance: state and why, models with tok/s against their baseline, memory beside the plan,
+    what the watch has done.
+
+    Changes nothing, loads and evicts no model. With --json and --follow one object a line.
+
+    Exit status: 0 healthy, 1 the box was not reached, 2 degraded or failed, 3 no watch has looked.
+
+    \b
+    Examples:
+      gb10 status
+      gb10 status --follow
+      gb10 status --json --host spark.local
+    """
+    console = Console()
+    with connected(inventory, host_name) as host:
+        box = desired(host)
+        found = status_of(host, box)
+        if as_json:
+            click.echo(json.dumps(found, indent=None if follow else 1))
+        elif not follow:
+            console.print(status_view(host.name, found))
+        if follow and as_json:
+            while True:
+                time.sleep(every)
+                click.echo(json.dumps(status_of(host, box)))
+        if follow:
+            with Live(status_view(host.name, found), console=console, auto_refresh=False) as live:
+                while True:
+                    time.sleep(every)
+                    live.update(status_view(host.name, status_of(host, box)), refresh=True)
+    raise SystemExit(EXIT[found["state"]])
+
+
+def status_of(host: Host, box: Desired) -> dict[str, Any]:
+    """One remote command. Raises pyinfra's ``PyinfraError`` when the box does not answer it."""
+    question = {
+        "lane": box.data.lane_name,
+        "status": STATUS,
+        "programs": box.data.program_dir,
+        "lane_file": box.lane_path,
+    }
+    command = probe_command("box_status.py", question)
+    ok, output = host.run_shell_command(command, _sudo=True, _timeout=ASK_SECONDS)
+    if not ok:
+        raise PyinfraError(
+            f"{host.name}: {(output.stderr_lines or output.stdout_lines or ['no reason'])[-1]}"
+        )
+    try:
+        return status_json(box, probe_answer(output.stdout_lines))
+    except (FactProcessError, KeyError, TypeError, AttributeError) as error:
+        raise PyinfraError(
+            f"{host.name}: its watch answered in another shape ({error}): run the deploy"
+        ) from None
+
+
+@click.command("logs")
+@click.option("--watch", "of_watch", is_flag=True, help="The watch's journal instead of the lane's.")
+@click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option(
+    "--lines", default=50, show_default=True, type=click.IntRange(1), help="How many to begin with."
+)
+@options.one_host
+@options.inventory
+def logs(of_watch: bool, follow: bool, lines: int, host_name: str | None, inventory: Path) -> None:
+    """The journal of the lane, or of the watch.
+
+    \b
+    Examples:
+      gb10 logs --lines 200
+      gb10 logs --watch --follow
+    """
+    with connected(inventory, host_name) as host:
+        units = ["gb10-watch.service", "gb10-watch-hand.service"] if of_watch else [desired(host).unit]
+        command = ["journalctl", "--no-pager", "--output", "short-iso", "--lines", str(lines)]
+        for unit in units:
+            command += ["--unit", unit]
+        found = stream(host, [*command, *(["--follow"] if follow else [])])
+    raise SystemExit(found)

@@ -1,0 +1,154 @@
+"""The report: one page that stands alone, and says what was not measured."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from gb10.bench import report
+from gb10.bench.measure import skipped
+from gb10.bench.on_box import FOLDER
+from gb10.bench.prompts import ClientLoad
+from gb10.bench.result import ClientsRow, Device, Figure, Image, StoryRun, save
+from gb10.bench.story import load_claims
+from tests.unit.bench_runs import START, figure, model, rate, result
+from tests.unit.commands import gb10
+
+CLAIMS = load_claims(FOLDER / "story.yaml")
+PLAN = {
+    "total_mib": 122070,
+    "reserve_mib": 16384,
+    "models_max": 4,
+    "models": {"qwen3-coder-next": 57240.4, "gemma-4-31B": 21000.0, "made at home": None},
+}
+VOID = {"meta", "line", "circle", "polyline"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order; ``links`` are all that a browser would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def some() -> str:
+    rows = [
+        ClientsRow(clients=8, kind="short", prompt_tokens=64, tokens=128, aggregate=210.5, failures=1,
+                   first_token=Figure.of([0.2]), reasons=["POST /completion answered 500: <b>full</b>"]),
+        skipped(ClientLoad(8, "long", 20000, 128), "20128 tokens each, a request can have 8192"),
+    ]  # fmt: skip
+    history = [
+        result(day, models={"qwen3-coder-next": model(50 + day, 1), "<script>alert(1)</script>": model(9)})
+        for day in range(6)
+    ]
+    newest = result(
+        7,
+        image=Image(tag="gb10/llama-server:b11312", id="sha256:1"),
+        plan=PLAN,
+        models={
+            "qwen3-coder-next": model(
+                57, 1, coding=rate(9), tools=rate(10), clients=rows, slots={"split": rows}
+            ),
+            "gemma-4-31B": model(speed=None, device=None, faults=["load: it does not load"]),
+        },
+        story={"coder-speed": {"qwen3-coder-next": StoryRun(value=51.3, spread=0.4)}},
+    )
+    return report.page([*history, newest, result(1, host="other", models={})], CLAIMS)
+
+
+def test_it_needs_nothing_else() -> None:
+    page = Page(some())
+    assert "script" not in page.tags
+    assert page.links == []
+    assert "url(" not in some()
+    assert "@import" not in some()
+
+
+def test_names_and_reasons_are_text() -> None:
+    text = some()
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+    assert "<b>full" not in text
+
+
+def test_it_says_what_there_is_and_what_there_is_not() -> None:
+    text = " ".join(re.sub(r"<[^>]*>", " ", some()).split())
+    assert "57.0 tok/s ± 1.0, 2027-02-07" in text
+    assert "not measured" in text
+    assert "9/10 coding tasks" in text
+    assert "skipped: 20128 tokens each" in text
+    assert "57240 MiB" in text
+    assert "made at home unknown" in text
+    assert "tok/s story measured qwen3-coder-next 52 51.3 ± 0.4" in text
+    assert "POST /completion answered 500: &lt;b&gt;full" in text
+    assert "load: it does not load" in text
+    assert "other" in text
+
+
+def test_it_fits_a_phone() -> None:
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in some()
+
+
+def test_a_chart_begins_at_zero_and_holds_every_spread() -> None:
+    chart = report.chart([(START, figure(40, 4)), (START, figure(50, 10))])
+    assert chart is not None
+    assert [text for _, text in chart.ticks] == ["0", "40", "80"]
+    bottom, top = chart.ticks[0][0], chart.ticks[-1][0]
+    for point in chart.points:
+        assert top <= point.high <= point.y <= point.low <= bottom
+    assert chart.points[0].x < chart.points[1].x <= report.WIDTH
+
+
+@pytest.mark.parametrize(
+    ("value", "top"), [(0, 1), (0.3, 0.4), (7, 8), (55.4, 80), (99, 100), (100, 100), (101, 200)]
+)
+def test_the_top_of_a_chart_is_round(value: float, top: float) -> None:
+    chart = report.chart([(START, figure(value))])
+    assert chart is not None
+    assert float(chart.ticks[-1][1]) == top
+
+
+def test_no_run_no_chart() -> None:
+    assert report.chart([]) is None
+
+
+def test_a_run_on_the_cpu_is_no_history() -> None:
+    slow = model(
+        12.8, device=Device(state="wrong", name="CPU"), faults=["speed: it does not run on the accelerator"]
+    )
+    card = report.card("a", [result(models={"a": model(44)}), result(1, models={"a": slow})])
+    assert card.newest is not None
+    assert card.newest.median == 44
+    assert card.chart is not None
+    assert len(card.chart.points) == 1
+    assert card.faults
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("bench", "report", "--results", tmp_path, "--out", tmp_path / "page" / "report.html")
+    status, _, errors = gb10(capsys, *line)
+    assert status == 1
+    assert "no result is there" in errors
+    save(result(models={"a": model()}), tmp_path)
+    assert gb10(capsys, *line)[0] == 0
+    assert "spark.local" in (tmp_path / "page" / "report.html").read_text()

@@ -1,0 +1,203 @@
+"""A bench against a stub router: what is asked, what is kept, what a fault ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gb10.bench import prompts
+from gb10.bench.coding import CodingTask
+from gb10.bench.prompts import ClientLoad, PromptSource, client_loads, refuse
+from gb10.bench.result import Device, Figure
+from gb10.bench.run import Ended, Options, bench_model
+from gb10.bench.tools import Scenario
+from gb10.slots import Slots
+from tests.unit.bench_runs import OPTIONS, Held, Models, Quiet, bench, result
+from tests.unit.router_server import Router, Turns, running
+
+TASK = CodingTask(name="add", prompt="Write add.", tests="", solution="", wrong="")
+
+
+def said(content: str, **more: Any) -> dict[str, Any]:
+    return {
+        "choices": [{"message": {"role": "assistant", "content": content, **more}, "finish_reason": "stop"}]
+    }
+
+
+@pytest.fixture
+def server() -> Iterator[Router]:
+    with running() as router:
+        router.models = Models(router, "a", "b")  # type: ignore[attr-defined]
+        router.answers["POST /v1/chat/completions"] = said("```python\nright\n```")
+        yield router
+
+
+def options(*parts: str) -> Options:
+    return Options(**{**OPTIONS.__dict__, "parts": parts})
+
+
+def test_every_part(server: Router) -> None:
+    server.models.speeds = [1.0, 40.0, 50.0, 70.0, 50.0]  # type: ignore[attr-defined]  # the first warms up
+    scenario = Scenario.model_validate(
+        {"name": "no-call", "tools": [], "steps": [{"user": "x", "text": ["right"]}]}
+    )
+    made = bench(server, coding=[TASK], scenarios=[scenario])
+    into = result()
+    bench_model(made, "a", into)
+    found = into.models["a"]
+    assert found.faults == []
+    assert found.load is not None
+    assert found.load.memory_mib == 1000
+    assert found.speed is not None
+    assert found.speed.generation == Figure(median=50.0, spread=20.0, runs=[40.0, 50.0, 70.0])
+    assert (found.speed.prompt_tokens, found.speed.tokens) == (32, 8)
+    assert [(row.kind, row.clients, row.failures) for row in found.clients] == [
+        ("short", 1, 0), ("short", 4, 0), ("long", 1, 0), ("long", 4, 0),
+    ]  # fmt: skip
+    assert all(row.first_token and len(row.first_token.runs) == row.clients for row in found.clients)
+    assert found.coding is not None
+    assert found.tools is not None
+    assert (found.coding.passed, found.tools.passed) == (1, 1)
+    assert [part for _, part in made.show.parts] == ["load", "speed", "clients", "coding", "tools"]  # type: ignore[attr-defined]
+
+
+def test_no_two_clients_have_the_same_prompt(server: Router) -> None:
+    bench_model(bench(server, options=options("clients")), "a", result())
+    starts = [tuple(body["prompt"][:8]) for line, body in server.asked if line == "POST /completion"]
+    assert len(starts) == len(set(starts)) == 10
+
+
+def test_a_request_that_fails_is_counted_with_its_reason(server: Router) -> None:
+    server.answers["POST /completion"] = (500, {"error": {"message": "Context size has been exceeded."}})
+    into = result()
+    bench_model(bench(server, options=options("clients")), "a", into)
+    row = into.models["a"].clients[1]
+    assert (row.failures, row.aggregate) == (4, None)
+    assert row.reasons == ["POST /completion answered 500: Context size has been exceeded."]
+
+
+def test_a_model_that_does_not_load_ends_itself_only(server: Router) -> None:
+    server.models.broken.add("a")  # type: ignore[attr-defined]
+    made, into = bench(server), result()
+    for name in ("a", "b"):
+        bench_model(made, name, into)
+    assert into.models["a"].speed is None
+    assert into.models["a"].faults[0].startswith("load: a does not load")
+    assert into.models["b"].speed is not None
+
+
+def test_a_router_that_is_gone_ends_the_bench_and_what_was_measured_is_kept(server: Router) -> None:
+    made, into = bench(server), result()
+
+    def gone(model: str) -> Device:
+        server.answers["GET /models"] = (502, b"bad gateway")
+        server.answers["POST /completion"] = (502, b"bad gateway")
+        return Device(state="answered")
+
+    made.device = gone
+    with pytest.raises(Ended, match="no longer answers: GET /models answered 502"):
+        bench_model(made, "a", into)
+    assert into.models["a"].speed is not None
+    assert len(into.models["a"].faults) == 1
+
+
+def test_a_model_on_the_cpu_is_a_fault(server: Router) -> None:
+    made, into = bench(server, device=lambda model: Device(state="wrong", name="CPU")), result()
+    bench_model(made, "a", into)
+    (fault,) = into.models["a"].faults
+    assert "does not run on the accelerator" in fault
+
+
+def test_unified_against_split(server: Router) -> None:
+    made, into = bench(server, options=options("slots")), result()
+    bench_model(made, "a", into)
+    held = made.presets
+    assert isinstance(held, Held)
+    assert [keys["kv-unified"] for keys in held.asked] == ["true", "false"]
+    assert held.now == {}
+    assert set(into.models["a"].slots) == {"unified", "split"}
+    # A split slot has 1024 tokens: 208 fit in both.
+    assert all(row.skipped is None for rows in into.models["a"].slots.values() for row in rows)
+
+
+def test_one_slot_is_said_and_is_no_fault(server: Router) -> None:
+    made, into = (
+        bench(server, options=options("slots"), slots=lambda model: (Slots(4096, 1, True), 0)),
+        result(),
+    )
+    bench_model(made, "a", into)
+    assert into.models["a"].faults == []
+    assert isinstance(made.show, Quiet)
+    assert "one slot" in made.show.lines[0]
+
+
+def test_an_interrupted_client_load_cuts_the_others(server: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, into = bench(server, options=options("clients")), result()
+    cut: list[bool] = []
+    monkeypatch.setattr(made.router, "abort", lambda: cut.append(True))
+    monkeypatch.setattr("threading.Thread.join", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        bench_model(made, "a", into)
+    assert cut
+
+
+def test_an_answer_without_a_program(server: Router) -> None:
+    server.answers["POST /v1/chat/completions"] = Turns(said("no code"), said("```python\nwrong\n```"))
+    into = result()
+    bench_model(
+        bench(server, options=options("coding"), coding=[TASK, TASK.model_copy(update={"name": "b"})]),
+        "a",
+        into,
+    )
+    rate = into.models["a"].coding
+    assert rate is not None
+    assert [task.why for task in rate.tasks.values()] == ["no program in the answer", "wrong"]
+
+
+# -- prompts ---------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_as_long_as_it_should_be() -> None:
+    source = PromptSource(lambda text: list(range(len(text.split()))))
+    for length in (1, 64, 20000):
+        assert len(source.take(length)) == length
+    first, second = source.take(64), source.take(64)
+    assert first != second
+
+
+def test_a_text_is_the_same_every_time() -> None:
+    assert prompts.text(50) == prompts.text(50)
+    assert len(prompts.text(50).split()) == 50
+    assert prompts.text(50, 2) != prompts.text(50)
+
+
+def test_a_text_without_tokens_does_not_turn_for_ever() -> None:
+    with pytest.raises(ValueError, match="no tokens"):
+        PromptSource(lambda text: []).take(10)
+
+
+def test_the_loads_of_a_full_bench() -> None:
+    loads = client_loads(128, 20000)
+    assert [(load.kind, load.clients) for load in loads] == [
+        ("short", 1), ("short", 4), ("short", 8), ("long", 1), ("long", 4), ("long", 8),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("slots", "clients", "trained", "why"),
+    [
+        (Slots(212992, 8, True), 8, 0, None),
+        (Slots(32768, 8, True), 1, 0, None),
+        (Slots(32768, 8, True), 8, 0, "8 at once of 20128 tokens need 161024 cells, the pool has 32768"),
+        (Slots(32768, 1, True), 8, 0, None),  # they wait
+        (Slots(65536, 8, False), 1, 0, "20128 tokens each, a request can have 8192"),
+        (Slots(262144, 8, False), 8, 0, None),
+        (Slots(262144, 8, True, 16384), 1, 0, "20128 tokens each, a request can have 16384"),
+        (Slots(262144, 8, True), 1, 8192, "20128 tokens each, a request can have 8192"),
+    ],
+)
+def test_what_slots_cannot_hold(slots: Slots, clients: int, trained: int, why: str | None) -> None:
+    found = refuse(ClientLoad(clients, "long", 20000, 128), slots, trained)
+    assert found is None if why is None else (found or "").startswith(why)

@@ -1,0 +1,137 @@
+"""`gb10 status`: what the box said beside what is planned, as JSON and as one screen."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gb10.facts.probes import box_status
+from gb10.status import status_json
+from gb10.status_view import duration, status_view
+from tests.unit.boxes import box
+
+BOX = box(memory_total_mib=122070)
+NAME = BOX.catalogue.enabled[0].name
+UNIT = {"active": "active", "enabled": "enabled", "result": "success", "restarts": 1, "seconds": 7200}
+
+
+def model(name: str, state: str, **values: Any) -> dict[str, Any]:
+    return {"name": name, "state": state, "failed": False, "holds": None, "requests": None,
+            "tokens_per_second": None, "baseline": None, **values}  # fmt: skip
+
+
+def said(**changes: Any) -> dict[str, Any]:
+    status = {
+        "state": "degraded", "since": "2026-01-01T00:00:00Z",
+        "reasons": [{"text": "fast makes 13.0 tok/s, 33 % of its 40.0"}],
+        "models": [
+            model(NAME, "loaded", holds="it", requests=0, tokens_per_second=13.0, baseline=40.0),
+            model("cpu", "loaded", holds=""), model("dead", "unloaded", failed=True),
+        ],
+        "probe": {"answer": "yes", "text": "GPU 0: NVIDIA GB10"},
+        "actions": [
+            {"at": "2026-01-01T00:00:00Z", "action": "restart", "target": "", "reason": "why"},
+            {"at": "2026-01-01T00:01:00Z", "action": "restart", "target": "", "result": "it is back"},
+        ],
+        "watch": {"description": BOX.watch_description},
+    }  # fmt: skip
+    return {
+        "uptime_seconds": 200_000, "lane": UNIT, "watch": UNIT | {"restarts": 0}, "image": BOX.image,
+        "memory": {"total": 122_070, "available": 60_000}, "status": status, "status_age_seconds": 3,
+        "router": None, **changes,
+    }  # fmt: skip
+
+
+def screen(found: dict[str, Any], width: int = 100) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(status_view("spark.local", found))
+    return out.getvalue()
+
+
+def test_a_watched_box() -> None:
+    found = status_json(BOX, said())
+    json.dumps(found)
+    assert found["state"] == "degraded"
+    assert found["image"]["same"] is True
+    assert found["watch"]["described"] is True
+    assert found["models"][0]["tokens_per_second"] == 13.0
+    text = screen(found)
+    expected = (
+        "degraded", "33 % of its 40.0", "2 h 0 min", "1 restarts by systemd", BOX.image, "13.0", "ON THE CPU",
+        "unloaded, failed", "it is back", "2 d 7 h", "60000 MiB",
+    )  # fmt: skip
+    for words in expected:
+        assert words in text, words
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_one_screen(width: int) -> None:
+    lines = screen(status_json(BOX, said()), width).splitlines()
+    assert max(len(line) for line in lines) <= width
+    if width >= 80:
+        assert len(lines) <= 40
+
+
+def test_a_box_without_a_watch_says_so_and_shows_the_rest() -> None:
+    answer = said(
+        watch={"active": "inactive", "enabled": "", "result": "", "restarts": 0, "seconds": None},
+        status=None, status_age_seconds=None, router={"error": "", "models": {NAME: "loaded"}},
+    )  # fmt: skip
+    found = status_json(BOX, answer)
+    assert found["state"] == "unknown"
+    assert found["watch"]["note"] == "not installed: run the deploy"
+    assert found["models"][0]["state"] == "loaded"
+    assert "not installed" in screen(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"watch": UNIT | {"active": "failed"}}, "failed: gb10 logs --watch says why"),
+        ({"status_age_seconds": 90}, "it has not looked for a minute"),
+    ],
+)
+def test_a_watch_that_does_not_look_is_not_believed(change: dict[str, Any], words: str) -> None:
+    answer = said(router={"error": "connection refused", "models": {}}, **change)
+    found = status_json(BOX, answer)
+    assert found["state"] == "unknown"
+    assert words in found["watch"]["note"]
+    assert found["reasons"] == []
+    assert "connection refused" in screen(found)
+    assert found["actions"], "what it did is still true"
+
+
+def test_another_image_and_another_watch_are_told() -> None:
+    answer = said(image="gb10/llama-server:old")
+    answer["status"]["watch"]["description"] = "old"
+    text = screen(status_json(BOX, answer), 200)
+    assert f"described: {BOX.image}" in text
+    assert "another version than described" in text
+
+
+def test_no_container() -> None:
+    assert "no container runs" in screen(status_json(BOX, said(image="")))
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (None, 5, 65, 3700, 90_000)] == ["?", "5 s", "1 min", "1 h 1 min", "1 d 1 h"]
+
+
+def test_the_probe_on_a_box_that_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(box_status, "run", lambda *_: "")
+    question = {
+        "lane": "x",
+        "status": "/nonexistent",
+        "programs": "/nonexistent",
+        "lane_file": "/nonexistent",
+    }
+    answer = box_status.main(question)
+    assert answer["status"] is None
+    assert answer["router"] is not None
+    found = status_json(BOX, answer)
+    assert found["state"] == "unknown"
+    assert found["router"]

@@ -1,0 +1,152 @@
+"""One look: what is asked how often, and that nothing from another container or from before counts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gb10_watch_eyes as eyes
+import gb10_watch_signals as signals
+import pytest
+from gb10_watch_state import Done, Observation, Unit
+
+from gb10.watch_config import watch_config
+from tests.unit.boxes import box
+
+CGROUP = "/system.slice/docker-{}.scope"
+
+
+class Hand:
+    """Answers probes; counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.answer = "yes"
+        self.asked: list[str] = []
+
+    def __call__(self, path: str, verb: str, timeout: float) -> dict[str, Any]:
+        self.asked.append(verb)
+        if self.answer == "gone":
+            raise FileNotFoundError(2, "No such file or directory")
+        return {"answer": self.answer, "text": "GPU 0"} if verb == "probe" else {"answer": "yes", "text": ""}
+
+    def probes(self) -> int:
+        return self.asked.count("probe")
+
+
+@pytest.fixture
+def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
+    found = Hand()
+    monkeypatch.setattr(eyes, "ask_hand", found)
+    return found
+
+
+@pytest.fixture
+def looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hand: Hand) -> eyes.Eyes:
+    whole = box()
+    config = watch_config(whole.data, whole.catalogue, {}, whole.lane_path)
+    config |= {"kernel_log": str(tmp_path / "kmsg"), "rivals": [], "units_out": []}
+    lane = {"lane": "llamacpp-playground", "presets": "/etc/p/models.ini", "signal": {}}
+    monkeypatch.setattr(signals, "unit_of", lambda _: Unit(invocation="first"))
+    monkeypatch.setattr(signals, "router_models", lambda *_: ())
+    (tmp_path / "proc").mkdir()
+    start_container(tmp_path, "a")
+    return eyes.Eyes(config, lane, str(tmp_path / "proc"), str(tmp_path / "sys"))
+
+
+def start_container(tmp_path: Path, letter: str, pid: int = 9) -> None:
+    cgroup = CGROUP.format(letter * 64)
+    process = tmp_path / f"proc/{pid}"
+    process.mkdir(exist_ok=True)
+    (process / "cmdline").write_text("llama-server\0--models-preset\0/etc/p/models.ini\0")
+    (process / "cgroup").write_text(f"0::{cgroup}\n")
+    folder = tmp_path / "sys/fs/cgroup" / cgroup.lstrip("/")
+    folder.mkdir(parents=True)
+    (folder / "cgroup.procs").write_text(f"{pid}\n")
+
+
+def end_container(tmp_path: Path, letter: str) -> None:
+    folder = tmp_path / "sys/fs/cgroup" / CGROUP.format(letter * 64).lstrip("/")
+    (folder / "cgroup.procs").write_text("")
+
+
+def look_for(looking: eyes.Eyes, seconds: float, at: float = 1000.0) -> Observation:
+    for step in range(int(seconds / 5)):
+        seen = looking.look(at + 5 * step)
+    return seen
+
+
+def test_the_probe_has_its_own_rhythm(looking: eyes.Eyes, hand: Hand) -> None:
+    seen = look_for(looking, 100)
+    assert hand.probes() == 10
+    assert seen.probe is not None
+    assert seen.probe.answer == "yes"
+    assert seen.container == "a" * 64
+
+
+@pytest.mark.parametrize("answer", ["unknown", "gone", "odd"])
+def test_a_probe_that_cannot_be_run_is_not_piled_up(looking: eyes.Eyes, hand: Hand, answer: str) -> None:
+    hand.answer = answer
+    seen = look_for(looking, 180)
+    assert hand.probes() == 3
+    assert seen.probe is not None
+    assert seen.probe.answer == "unknown"
+    assert seen.probe.text
+
+
+def test_a_new_container_is_looked_at_at_once(looking: eyes.Eyes, hand: Hand, tmp_path: Path) -> None:
+    hand.answer = "no"
+    looking.look(1000.0)
+    end_container(tmp_path, "a")
+    start_container(tmp_path, "b")
+    hand.answer = "yes"
+    seen = looking.look(1001.0)
+    assert seen.container == "b" * 64
+    assert seen.probe is not None
+    assert seen.probe.answer == "yes"
+
+
+def test_without_a_container_nothing_is_probed(looking: eyes.Eyes, hand: Hand, tmp_path: Path) -> None:
+    end_container(tmp_path, "a")
+    (tmp_path / "proc/9/cmdline").write_text("")
+    assert looking.look(1000.0).container == ""
+    assert hand.probes() == 0
+
+
+def test_while_an_action_runs_nothing_is_probed_and_after_it_all_is_looked_at_anew(
+    looking: eyes.Eyes, hand: Hand
+) -> None:
+    looking.look(1000.0)
+    free = threading.Event()
+    looking.jobs.start("action", lambda: free.wait(10) and Done("restart", ""))
+    seen = looking.look(1030.0)
+    assert seen.busy
+    assert hand.probes() == 1
+    free.set()
+    while looking.jobs.running("action"):
+        time.sleep(0.01)
+    seen = looking.look(1031.0)
+    assert seen.done == (Done("restart", ""),)
+    assert not seen.busy
+    assert hand.probes() == 2
+
+
+def test_an_action_that_broke_is_told(looking: eyes.Eyes) -> None:
+    looking.jobs.start("action", lambda: 1 / 0)
+    while looking.jobs.running("action"):
+        time.sleep(0.01)
+    (done,) = looking.look(1000.0).done
+    assert "division" in done.error
+
+
+def test_one_job_of_a_name_at_a_time() -> None:
+    jobs, free, begun = eyes.Jobs(), threading.Event(), []
+    for _ in range(5):
+        jobs.start("probe", lambda: begun.append(1) or free.wait(10))
+        assert jobs.outcome("probe") is None
+    free.set()
+    outcome = jobs.outcome("probe", 5)
+    assert outcome is not None
+    assert begun == [1]
+    assert jobs.outcome("probe") is None, "once"

@@ -1,0 +1,145 @@
+"""The hand of the watch: it does the few things that it knows, for whom it knows, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gb10_watch_hand as program
+import pytest
+from gb10_watch_eyes import ask_hand
+
+CONFIG = {
+    "probe": {"command": ["nvidia-smi", "-L"], "expect": "GPU 0: "},
+    "processes": {"command": ["nvidia-smi", "--query-compute-apps=pid"]},
+}
+LANE = {"lane": "llamacpp-playground"}
+UNIT = "llamacpp-playground.service"
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that were run; each succeeds and prints a GPU."""
+    commands: list[list[str]] = []
+
+    def run(command: Any, timeout: float) -> tuple[int, str]:
+        commands.append(list(command))
+        return 0, "GPU 0: NVIDIA GB10\n"
+
+    monkeypatch.setattr(program, "run", run)
+    return commands
+
+
+def test_the_verbs(ran: list[list[str]]) -> None:
+    hand = program.Hand(CONFIG, LANE)
+    assert hand.answer("probe") == {"answer": "yes", "text": "GPU 0: NVIDIA GB10"}
+    assert hand.answer("processes")["answer"] == "yes"
+    assert hand.answer("restart") == {"answer": "yes", "text": ""}
+    assert hand.answer("stop") == {"answer": "yes", "text": ""}
+    assert ran == [
+        ["docker", "exec", "llamacpp-playground", "nvidia-smi", "-L"],
+        ["nvidia-smi", "--query-compute-apps=pid"],
+        ["systemctl", "reset-failed", UNIT],
+        ["systemctl", "restart", UNIT],
+        ["systemctl", "stop", UNIT],
+    ]
+
+
+@pytest.mark.parametrize(
+    "verb", ["", "start", "RESTART", "stop ssh.service", "restart;id", "probe --privileged", "\0", "é"]
+)
+def test_what_it_does_not_know_it_does_not_do(ran: list[list[str]], verb: str) -> None:
+    assert program.Hand(CONFIG, LANE).answer(verb) == {"answer": "no", "text": "there is no such verb"}
+    assert ran == []
+
+
+def test_a_loss_needs_a_second_witness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "AGAIN_SECONDS", 0.0)
+    outputs = [(255, "Failed to initialize NVML: Unknown Error"), (0, "GPU 0: NVIDIA GB10")]
+    monkeypatch.setattr(program, "run", lambda *_: outputs.pop(0))
+    assert program.Hand(CONFIG, LANE).answer("probe")["answer"] == "yes"
+    outputs += [(255, "Failed to initialize NVML: Unknown Error")] * 2
+    assert program.Hand(CONFIG, LANE).answer("probe")["answer"] == "no"
+
+
+def test_there_is_an_end_to_restarts(ran: list[list[str]]) -> None:
+    hand = program.Hand(CONFIG, LANE)
+    answers = [hand.answer("restart")["answer"] for _ in range(program.MOST_RESTARTS + 3)]
+    assert answers == ["yes"] * program.MOST_RESTARTS + ["no"] * 3
+
+
+def test_a_restart_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "run", lambda *_: (1, "Job failed. See journalctl"))
+    monkeypatch.setattr(program.router, "last_words", lambda _: "REFUSING to start: no accelerator\n")
+    assert program.Hand(CONFIG, LANE).answer("restart") == {
+        "answer": "no", "text": "REFUSING to start: no accelerator",
+    }  # fmt: skip
+
+
+def test_a_command_that_is_not_there_or_does_not_end() -> None:
+    assert program.run(["/nonexistent/docker"], 5) == (None, "/nonexistent/docker: No such file or directory")
+    status, text = program.run(["sleep", "5"], 0.1)
+    assert status is None
+    assert "has not ended" in text
+    assert program.run(["sh", "-c", "echo out; echo err >&2; exit 3"], 5) == (3, "out\nerr\n")
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as found:
+        found.bind(str(tmp_path / "hand"))
+        found.listen()
+        yield found
+
+
+def serving(listener: socket.socket, hand: Any, allowed: tuple[int, ...]) -> threading.Thread:
+    thread = threading.Thread(target=program.serve, args=(hand, listener, allowed, 0.3), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_over_the_socket_and_until_nobody_asks(
+    listener: socket.socket, tmp_path: Path, ran: list[list[str]]
+) -> None:
+    thread = serving(listener, program.Hand(CONFIG, LANE), (os.getuid(),))
+    path = str(tmp_path / "hand")
+    assert ask_hand(path, "probe", 5)["answer"] == "yes"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as rude:
+        rude.connect(path)  # and goes again
+    assert ask_hand(path, "x" * 1000, 5)["answer"] == "no"
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_stranger_gets_no_answer(listener: socket.socket, tmp_path: Path, ran: list[list[str]]) -> None:
+    thread = serving(listener, program.Hand(CONFIG, LANE), (os.getuid() + 1,))
+    with pytest.raises((ValueError, OSError)):
+        ask_hand(str(tmp_path / "hand"), "restart", 5)
+    thread.join(5)
+    assert ran == []
+
+
+def test_a_hand_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        ask_hand(str(tmp_path / "hand"), "probe", 1)
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"{", json.dumps({"a": "x" * (2 << 20)}).encode()])
+def test_an_answer_that_is_none(listener: socket.socket, tmp_path: Path, answer: bytes) -> None:
+    def once() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(100)
+            try:
+                connection.sendall(answer)
+            except OSError:
+                return
+
+    threading.Thread(target=once, daemon=True).start()
+    with pytest.raises((ValueError, OSError)):
+        ask_hand(str(tmp_path / "hand"), "probe", 5)

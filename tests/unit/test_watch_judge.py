@@ -1,0 +1,396 @@
+"""The watch's judgement: states with hysteresis, actions with a bound, by a clock that the test turns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gb10_watch_state import DEGRADED, FAILED, HEALTHY, Action, Done, Event, Model, Probe, Verdict
+
+from tests.unit.watching import LOADED, UNIT, Lane, keys, kinds
+
+
+def raised(key: str):  # type: ignore[no-untyped-def]
+    return lambda verdict: key in keys(verdict)
+
+
+def acts(kind: str):  # type: ignore[no-untyped-def]
+    return lambda verdict: kind in kinds(verdict)
+
+
+@pytest.fixture
+def lane() -> Lane:
+    lane = Lane()
+    lane.see_for(120)
+    assert lane.verdicts[-1].state == HEALTHY
+    return lane
+
+
+# -- nothing is wrong -----------------------------------------------------------------------------------
+
+
+def test_a_lane_that_is_well_stays_healthy_for_an_hour() -> None:
+    lane = Lane()
+    lane.see_for(3600)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_models_come_and_go_without_a_word(lane: Lane) -> None:
+    for state in ("unloaded", "loading", "loaded", "sleeping", "unloaded"):
+        lane.change(state=state, tokens=None, seconds=None, pid=1 if state == "loaded" else None, holder="x")
+        assert lane.see().state == HEALTHY
+
+
+def test_the_same_look_gives_the_same_verdict(lane: Lane) -> None:
+    history = lane.history
+    first = lane.see()
+    lane.history, lane.at = history, lane.at - 5
+    assert lane.see() == first
+
+
+# -- the accelerator ------------------------------------------------------------------------------------
+
+
+def test_a_model_without_the_accelerator_is_seen_at_the_second_look(lane: Lane) -> None:
+    lane.change(holder="")
+    assert lane.see().state == HEALTHY
+    verdict = lane.see()
+    assert verdict.state == DEGRADED
+    assert keys(verdict) == ["accelerator.model:fast"]
+    assert kinds(verdict) == ["restart"]
+
+
+def test_one_bad_look_is_no_loss(lane: Lane) -> None:
+    lane.change(holder="")
+    lane.see()
+    lane.change(holder="it")
+    assert lane.see_for(60).state == HEALTHY
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_a_loss_that_only_a_new_process_meets(lane: Lane) -> None:
+    lane.probe = "no"
+    assert lane.until(acts("restart")) <= 10
+    assert keys(lane.verdicts[-1]) == ["accelerator.new"]
+
+
+def test_a_probe_that_never_worked_in_this_container_restarts_nothing() -> None:
+    lane = Lane()
+    lane.probe = "no"
+    verdict = lane.see_for(300)
+    assert verdict.state == DEGRADED
+    assert "never succeeded in this container" in verdict.reasons[0].text
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_a_probe_that_cannot_be_run_is_said_after_a_minute_and_restarts_nothing(lane: Lane) -> None:
+    lane.probe = "unknown"
+    assert lane.see_for(55).state == HEALTHY
+    assert lane.until(raised("accelerator.unknown")) <= 20
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_a_process_that_cannot_be_looked_into_is_said_and_restarts_nothing(lane: Lane) -> None:
+    lane.change(holder=None)
+    assert lane.until(raised("accelerator.unseen:fast")) <= 70
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_the_answer_of_a_probe_from_before_the_start_does_not_count(lane: Lane) -> None:
+    lane.restarted()
+    old = Probe(lane.at - 1, "no", "lost")
+    assert lane.see_for(30, probe=old).state == HEALTHY
+
+
+def test_what_has_just_been_started_by_somebody_is_not_restarted(lane: Lane) -> None:
+    lane.restarted()
+    lane.change(holder="")
+    waited = lane.until(acts("restart"))
+    assert any(verdict.state == DEGRADED for verdict in lane.verdicts), "it must be said all the same"
+    assert 55 <= waited <= 65
+
+
+# -- after a restart ------------------------------------------------------------------------------------
+
+
+def _lost_and_restarted(lane: Lane) -> None:
+    lane.change(holder="")
+    lane.until(acts("restart"))
+    lane.unit = replace(lane.unit, active="deactivating")
+    lane.see(busy=True, models=(), probe=None)
+    lane.restarted()
+    lane.see(done=(Done("restart", ""),), models=(), router_fault="not yet", probe=None)
+
+
+def test_a_restart_that_helped(lane: Lane) -> None:
+    _lost_and_restarted(lane)
+    assert lane.verdicts[-1].state == DEGRADED, "not yet known"
+    lane.models = (replace(LOADED, pid=99, holder="it"),)
+    verdict = lane.see()
+    assert not verdict.recovered, "the model has a baseline: its speed is waited for"
+    while not verdict.canaries:
+        verdict = lane.see()
+    assert verdict.canaries == ("fast",)
+    verdict = lane.see(canaries={"fast": 39.0})
+    assert verdict.recovered.startswith("the lane is back on its accelerator after ")
+    assert verdict.recovered.endswith("; fast 39.0 of 40.0 tok/s")
+    assert lane.until(lambda verdict: verdict.state == HEALTHY) <= 20
+    assert len([v for v in lane.verdicts if v.recovered]) == 1
+
+
+def test_a_restart_with_nothing_loaded_after_it_needs_no_speed(lane: Lane) -> None:
+    _lost_and_restarted(lane)
+    lane.models = ()
+    assert "no speed is known" in lane.see().recovered
+
+
+def test_a_speed_that_does_not_come_is_not_waited_for_without_end(lane: Lane) -> None:
+    _lost_and_restarted(lane)
+    lane.models = (replace(LOADED, pid=99, holder="it"),)
+    assert lane.until(lambda verdict: bool(verdict.recovered)) <= 65
+
+
+def test_restarts_back_off_and_end_in_a_stop(lane: Lane) -> None:
+    lane.change(holder="")
+    times = []
+    for _ in range(3):
+        lane.until(acts("restart"))
+        times.append(lane.at)
+        lane.restarted(invocation=f"try {len(times)}", container=f"{len(times)}" * 64)
+    assert times[1] - times[0] >= 30
+    assert times[2] - times[1] >= 60
+    lane.until(acts("stop"))
+    stop = lane.verdicts[-1].actions[0]
+    assert "3 restarts in an hour have not helped" in stop.reason
+    lane.see(busy=True)
+    lane.unit = replace(lane.unit, active="inactive")
+    verdict = lane.see(done=(Done("stop", ""),), models=(), probe=None)
+    assert verdict.state == FAILED
+    assert "the watch has stopped the lane" in verdict.reasons[0].text
+    after = lane.see_for(3000, models=(), probe=None)
+    assert after.state == FAILED
+    assert keys(after) == ["lane.stopped"]
+    assert [kind for v in lane.verdicts for kind in kinds(v)] == ["restart"] * 3 + ["stop"]
+
+
+def test_a_lane_that_does_not_come_back_is_tried_again_and_then_left(lane: Lane) -> None:
+    lane.change(holder="")
+    lane.until(acts("restart"))
+    lane.unit = replace(UNIT, active="failed", result="exit-code")
+    lane.until(acts("stop"), models=(), probe=None)
+    assert [kind for v in lane.verdicts for kind in kinds(v)] == ["restart"] * 3 + ["stop"]
+
+
+def test_a_lane_that_is_started_again_after_a_stop_is_watched_as_before(lane: Lane) -> None:
+    lane.change(holder="")
+    for _ in range(3):
+        lane.until(acts("restart"))
+    lane.until(acts("stop"))
+    lane.unit = replace(lane.unit, active="inactive")
+    lane.see(models=(), probe=None)
+    lane.restarted()
+    lane.change(holder="it")
+    assert lane.until(lambda verdict: verdict.state == HEALTHY) <= 30
+
+
+def test_what_failed_by_itself_is_reported_and_not_restarted(lane: Lane) -> None:
+    lane.unit = replace(UNIT, active="failed", result="start-limit-hit")
+    verdict = lane.see(models=(), probe=None)
+    assert verdict.state == FAILED
+    assert "start-limit-hit" in verdict.reasons[0].text
+    lane.see_for(600, models=(), probe=None)
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_restarts_that_are_turned_off_are_not_done() -> None:
+    lane = Lane(actions=frozenset({"unload"}))
+    lane.see_for(120)
+    lane.change(holder="")
+    lane.probe = "no"
+    assert lane.see_for(600, router_fault="nothing").state == FAILED
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+# -- the unit and the router ----------------------------------------------------------------------------
+
+
+def test_a_restart_by_a_deploy_changes_no_state(lane: Lane) -> None:
+    for state in ("deactivating", "inactive", "activating"):
+        lane.unit = replace(lane.unit, active=state)
+        lane.see_for(15, models=(), probe=None)
+    lane.restarted()
+    lane.see_for(60, models=(), router_fault="not listening yet")
+    lane.see_for(60)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_a_unit_that_stays_stopped_is_said(lane: Lane) -> None:
+    lane.unit = replace(lane.unit, active="inactive")
+    assert 55 <= lane.until(raised("lane.down"), models=(), probe=None) <= 70
+    assert lane.verdicts[-1].state == FAILED
+
+
+def test_a_router_that_hangs_is_restarted(lane: Lane) -> None:
+    waited = lane.until(acts("restart"), models=(), router_fault="nothing in 4 s")
+    assert waited <= 30
+    assert lane.verdicts[-1].state == FAILED
+
+
+def test_a_router_that_is_slow_once_is_no_fault(lane: Lane) -> None:
+    for _ in range(20):
+        lane.see_for(15, models=(), router_fault="nothing in 4 s")
+        lane.see()
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_a_crash_now_and_then_is_counted_over_an_hour(lane: Lane) -> None:
+    for count in range(1, 6):
+        lane.restarted(invocation=f"crash {count}", restarts=count)
+        lane.see_for(500)
+    assert not any(verdict.actions for verdict in lane.verdicts)
+    lane.restarted(invocation="crash 6", restarts=6)
+    verdict = lane.see()
+    assert kinds(verdict) == ["stop"]
+    assert "crashed 6 times" in verdict.reasons[0].text
+
+
+def test_crashes_from_before_the_watch_began_do_not_count() -> None:
+    lane = Lane()
+    lane.unit = replace(UNIT, restarts=50)
+    assert lane.see_for(60).state == HEALTHY
+
+
+def test_after_the_stop_of_a_crash_loop_the_count_begins_anew(lane: Lane) -> None:
+    lane.unit = replace(lane.unit, restarts=6)
+    assert kinds(lane.see()) == ["stop"]
+    lane.unit = replace(lane.unit, active="inactive")
+    lane.see(models=(), probe=None)
+    lane.restarted(restarts=0)
+    lane.see_for(120)
+    assert [kind for v in lane.verdicts for kind in kinds(v)] == ["stop"]
+    assert lane.verdicts[-1].state == HEALTHY
+
+
+def test_an_answer_that_is_no_answer_is_said_and_restarts_nothing(lane: Lane) -> None:
+    assert lane.until(raised("router.refuses"), refusal="GET /models answered 401", models=()) <= 25
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+# -- models ---------------------------------------------------------------------------------------------
+
+
+def test_a_child_that_died_is_said_until_it_is_loaded_again(lane: Lane) -> None:
+    lane.change(state="unloaded", failed=True)
+    assert lane.see().state == DEGRADED
+    lane.change(state="loaded", failed=False)
+    assert lane.until(lambda verdict: verdict.state == HEALTHY) <= 20
+
+
+def test_a_child_that_dies_again_and_again_is_counted(lane: Lane) -> None:
+    for _ in range(3):
+        lane.change(state="unloaded", failed=True)
+        verdict = lane.see()
+        lane.change(state="loaded", failed=False)
+        lane.see()
+    assert "3 times in 10 minutes" in verdict.reasons[0].text
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_a_file_that_is_gone(lane: Lane) -> None:
+    lane.change(file_gone="/srv/models/fast.gguf")
+    assert lane.until(raised("model.file:fast")) <= 10
+
+
+def test_a_long_prompt_may_keep_a_model_from_giving_figures(lane: Lane) -> None:
+    lane.change(tokens=None, seconds=None, requests=None)
+    assert lane.see_for(290).state == HEALTHY
+    assert lane.until(raised("model.silent:fast")) <= 20
+
+
+def test_a_model_that_is_swapped_out(lane: Lane) -> None:
+    lane.change(swap_mib=4000)
+    assert lane.until(raised("model.swapped:fast")) <= 25
+
+
+# -- memory and the kernel ------------------------------------------------------------------------------
+
+
+def _three_models(lane: Lane) -> None:
+    lane.models = tuple(
+        replace(LOADED, name=name, pid=number) for number, name in enumerate(("old", "new", "busy"))
+    )
+    lane.see_for(20)
+    for name in ("busy", "new"):
+        lane.traffic(100, 40.0, name)
+        lane.see_for(20)
+
+
+def test_the_reserve_unloads_the_model_that_was_idle_longest_one_at_a_time(lane: Lane) -> None:
+    _three_models(lane)
+    lane.change("busy", requests=1)
+    assert lane.until(acts("unload"), available_mib=5000) <= 10
+    assert lane.verdicts[-1].actions == (
+        Action("unload", "5000 MiB are available, less than the reserve of 6000", "old"),
+    )
+    lane.see(available_mib=5000, busy=True)
+    lane.models = lane.models[1:]
+    assert lane.until(acts("unload"), available_mib=5000) >= 10
+    assert lane.verdicts[-1].actions[0].target == "new"
+    lane.models = lane.models[1:]
+    verdict = lane.see_for(120, available_mib=5000)
+    assert "no idle model is left" in verdict.reasons[0].text
+    assert len([v for v in lane.verdicts if v.actions]) == 2, "a busy model is never unloaded"
+
+
+def test_memory_that_is_short_for_one_look_unloads_nothing(lane: Lane) -> None:
+    lane.see(available_mib=100)
+    lane.see_for(60)
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_an_oom_kill_is_a_reason_for_ten_minutes(lane: Lane) -> None:
+    verdict = lane.see(events=(Event("oom", "the kernel has killed model fast (process 77)", 77),))
+    assert verdict.state == DEGRADED
+    assert "model fast" in verdict.reasons[0].text
+    assert lane.see_for(590).state == DEGRADED
+    assert lane.see_for(20).state == HEALTHY
+
+
+def test_pressure_must_last(lane: Lane) -> None:
+    lane.see(pressure_percent=90.0)
+    assert lane.see().state == HEALTHY
+    assert lane.until(raised("memory.pressure"), pressure_percent=50.0) <= 25
+
+
+def test_a_rival_is_said_and_not_touched(lane: Lane) -> None:
+    assert lane.until(raised("rival:unit vllm-lane-a.service"), rivals=("unit vllm-lane-a.service",)) <= 15
+    lane.see_for(100, rivals=("unit vllm-lane-a.service",))
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+# -- hysteresis -----------------------------------------------------------------------------------------
+
+
+def test_a_fault_that_comes_and_goes_does_not_flap(lane: Lane) -> None:
+    changes = 0
+    before = lane.verdicts[-1].state
+    for number in range(60):
+        verdict = lane.see(rivals=("process vllm",) if number % 3 else ())
+        changes += verdict.state != before
+        before = verdict.state
+    assert changes == 1
+
+
+def test_the_worst_reason_gives_the_state_and_stands_first(lane: Lane) -> None:
+    lane.change(failed=True, state="unloaded")
+    lane.unit = replace(lane.unit, active="failed", result="exit-code")
+    verdict: Verdict = lane.see(events=(Event("driver", "NVRM: Xid 79"),))
+    assert verdict.state == FAILED
+    assert verdict.reasons[0].key == "lane.failed"
+
+
+def test_a_model_of_which_nothing_is_known_is_no_reason() -> None:
+    lane = Lane()
+    lane.models = (Model("never", "unloaded"), Model("odd", "downloading"))
+    assert lane.see_for(60).state == HEALTHY

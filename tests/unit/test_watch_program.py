@@ -1,0 +1,319 @@
+"""The watch as a whole: look, judge, act, tell, with a router that answers and a hand that is not there."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gb10_watch as program
+import gb10_watch_eyes as eyes
+import gb10_watch_report as report
+import gb10_watch_signals as signals
+import pytest
+from gb10_watch_state import History, Observation, Recovery, Unit, Verdict
+
+from gb10.desired import TOP
+from gb10.watch_config import watch_config
+from tests.unit.boxes import box
+from tests.unit.router_server import GOLDEN, KEY, Router, running, states
+from tests.unit.watching import LOADED, Lane
+
+METRICS = (GOLDEN / "child-metrics.txt").read_bytes()
+
+
+@pytest.fixture
+def router() -> Iterator[Router]:
+    with running() as server:
+        server.answers["GET /models"] = states(big="loaded", other="unloaded")
+        server.answers["GET /metrics?model=big&autoload=false"] = METRICS
+        yield server
+
+
+@pytest.fixture
+def watch(router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> program.Watch:
+    monkeypatch.setattr(signals, "unit_of", lambda _: Unit(since=-1000.0, invocation="first"))
+    (tmp_path / "key").write_text(KEY)
+    whole = box()
+    config = watch_config(whole.data, whole.catalogue, {"big": 40.0}, whole.lane_path)
+    config |= {
+        "run": str(tmp_path), "folder": str(tmp_path), "socket": str(tmp_path / "no-hand"),
+        "kernel_log": str(tmp_path / "kmsg"), "webhook_file": None, "model_files": {},
+    }  # fmt: skip
+    lane = {
+        "lane": "llamacpp-playground", "host": "127.0.0.1", "port": router.port,
+        "key_file": str(tmp_path / "key"), "presets": "/nonexistent/models.ini",
+        "signal": {"kind": "file", "path": "/dev/nvidia-uvm"},
+    }  # fmt: skip
+    return program.Watch(config, lane)
+
+
+def written(tmp_path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((tmp_path / "status.json").read_text())
+    return found
+
+
+def test_a_look(watch: program.Watch, tmp_path: Path) -> None:
+    assert watch.look().state == "healthy"
+    found = written(tmp_path)
+    assert found["router"] == "answers"
+    assert {model["name"]: model["state"] for model in found["models"]} == {
+        "big": "loaded", "other": "unloaded",
+    }  # fmt: skip
+    assert found["memory"]["available"] > 0
+    assert found["watch"]["looks"] == 1
+    assert not list(tmp_path.glob("*.new"))
+
+
+@pytest.mark.parametrize("answer", [b"<html>", (500, {"error": 1}), b"", b"{}"])
+def test_a_router_that_talks_nonsense_ends_no_watch(
+    watch: program.Watch, router: Router, tmp_path: Path, answer: Any
+) -> None:
+    router.answers["GET /models"] = answer
+    for _ in range(3):
+        watch.look()
+    assert written(tmp_path)["models"] == []
+    assert written(tmp_path)["router"] != "answers"
+
+
+def test_a_router_that_hangs_holds_no_look_up(
+    watch: program.Watch, router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eyes, "ROUTER_SECONDS", 0.2)
+    free = threading.Event()
+    router.answers["GET /models"] = lambda _: free.wait(10)
+    began = time.monotonic()
+    for _ in range(3):
+        watch.look()
+    assert time.monotonic() - began < 5
+    assert "nothing in" in written(tmp_path)["router"]
+    assert len([line for line in router.lines if line == "GET /models"]) == 1, "they are not piled up"
+    free.set()
+
+
+def test_a_key_that_is_refused(watch: program.Watch, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("another")
+    watch.look()
+    assert "401" in written(tmp_path)["router"]
+
+
+def test_an_action_is_recorded_before_and_after(watch: program.Watch, tmp_path: Path) -> None:
+    watch.history = replace(watch.history, restarts=0)
+    crash = Unit(since=-1000.0, invocation="first", restarts=6)
+    signals.unit_of = lambda _: crash  # type: ignore[assignment]  # the fixture puts it back
+    watch.look()
+    for _ in range(50):
+        watch.look()
+        time.sleep(0.02)
+        lines = [json.loads(line) for line in (tmp_path / "actions.jsonl").read_text().splitlines()]
+        if len(lines) > 1:
+            break
+    assert [line["action"] for line in lines[:2]] == ["stop", "stop"]
+    assert "crashed 6 times" in lines[0]["reason"]
+    assert lines[0]["before"]["models"] == {"big": None}
+    assert "No such file" in lines[1]["result"], "the hand is not there: that is said too"
+    assert "after" in lines[1]
+    assert written(tmp_path)["actions"][0]["action"] == "stop"
+
+
+def test_it_unloads_through_the_router(watch: program.Watch, router: Router) -> None:
+    router.answers["POST /models/unload"] = {"success": True}
+    router.answers["GET /models"] = states(big="unloaded")
+    watch._unload("big")
+    assert ("POST /models/unload", {"model": "big"}) in router.asked
+
+
+def test_canaries_go_one_after_the_other_and_one_that_fails_says_nothing(
+    watch: program.Watch, router: Router
+) -> None:
+    timings = {"timings": {"predicted_per_second": 39.5}}
+    router.answers["POST /completion?autoload=false"] = timings
+    watch.eyes.ask_canaries(("big", "other"))
+    watch.eyes.jobs._threads["canary"].join(5)
+    assert watch.eyes._canaries() == {"big": 39.5, "other": 39.5}
+    router.answers["POST /completion?autoload=false"] = (400, {"error": {"message": "model is not loaded"}})
+    watch.eyes.ask_canaries(("big",))
+    watch.eyes.jobs._threads["canary"].join(5)
+    assert watch.eyes._canaries() == {}
+
+
+# -- what outlives a restart ------------------------------------------------------------------------------
+
+
+def test_how_often_it_has_acted_outlives_a_restart(tmp_path: Path) -> None:
+    history = History(
+        attempts=(1.0, 2.0),
+        crashes=(3.0,),
+        restarts=4,
+        stopped="why",
+        proven="c",
+        recovery=Recovery(2.0, "w"),
+    )
+    path = tmp_path / "state.json"
+    path.write_text(program.to_remember(history))
+    assert program.remembered(str(path)) == history
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"attempts": 5}', '{"attempts": ["x"]}'])
+def test_a_memory_that_is_none_is_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    assert program.remembered(str(tmp_path / "state.json")) == History()
+    assert program.remembered(str(tmp_path / "not-there")) == History()
+
+
+def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        program.systemd("READY=1\n")
+        assert heard.recv(100) == b"READY=1\n"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    program.systemd("READY=1\n")
+
+
+# -- what it tells ----------------------------------------------------------------------------------------
+
+SAMPLE = re.compile(r'[a-z][a-z0-9_]*(\{[a-z]+="(\\.|[^"\\])*"\})? (-?[0-9.]+(e[+-]?[0-9]+)?|NaN)')
+
+
+def verdict_of(name: str = "fast") -> tuple[Observation, Verdict]:
+    lane = Lane()
+    lane.models = (replace(LOADED, name=name),)
+    verdict = lane.see()
+    return Observation(lane.at, lane.unit, models=lane.models, available_mib=2), verdict
+
+
+@pytest.mark.parametrize("name", ["fast", 'a"b\\c\nd', "ü/x"])
+def test_figures_for_prometheus(name: str) -> None:
+    now, verdict = verdict_of(name)
+    config = {"settings": {"baselines": {name: 40.0}, "reserve_mib": 1}}
+    text = report.prometheus(now, verdict, config, {"restart": 2})
+    families = re.findall(r"^# TYPE (\S+) (gauge|counter)$", text, re.MULTILINE)
+    assert len(families) == len(dict(families)), "each family once"
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            assert SAMPLE.fullmatch(line), line
+            assert line.split("{")[0].split(" ")[0] in dict(families)
+    for family, kind in families:
+        assert family.startswith("gb10_")
+        assert family.endswith("_total") == (kind == "counter")
+    assert 'gb10_lane_state{state="healthy"} 1' in text
+    assert "gb10_memory_available_bytes 2097152" in text
+    assert 'gb10_watch_actions_total{action="restart"} 2' in text
+
+
+def test_the_record_has_a_bound_and_outlives_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "MOST_ACTIONS", 10)
+    path = tmp_path / "actions.jsonl"
+    record = report.Record(str(path))
+    for number in range(100):
+        record.add({"number": number})
+    assert len(path.read_text().splitlines()) <= 10
+    with path.open("a") as file:
+        file.write('{"at": "cut o')
+    assert report.Record(str(path)).last()[-1]["number"] == 99
+
+
+def test_a_record_that_cannot_be_written_keeps_nobody_from_acting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = report.Record(str(tmp_path / "no-folder/actions.jsonl"))
+    record.add({"action": "restart"})
+    assert record.last()[0]["action"] == "restart"
+    assert "cannot be written" in capsys.readouterr().out
+
+
+def wait_for(path: Path, text: str = "") -> str:
+    for _ in range(200):
+        if path.exists() and text in path.read_text() and path.read_text():
+            return path.read_text()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} has not come")
+
+
+def test_a_command_is_told_on_its_standard_input(tmp_path: Path) -> None:
+    out = tmp_path / "told"
+    report.Notifier(["sh", "-c", f"cat > {out}"], None).tell({"state": "failed", "reasons": ["$(id)"]})
+    assert json.loads(wait_for(out, "}")) == {"state": "failed", "reasons": ["$(id)"]}
+
+
+HANGING = """
+import time
+import gb10_watch_report as report
+report.NOTIFY_SECONDS = 0.2
+hanging = report.Notifier(["sleep", "60"], None)
+began = time.monotonic()
+for _ in range(100):
+    hanging.tell({"state": "failed"})
+print("told in", int(time.monotonic() - began), "s")
+time.sleep(1)
+"""
+
+
+def test_a_command_that_fails_or_hangs_holds_nothing_up() -> None:
+    # In a process of its own: gevent's subprocess, which pyinfra brings in here, knows no such bound.
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING],
+        cwd=TOP / "files",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "told in 0 s" in done.stdout
+    assert "a notification was dropped" in done.stdout
+    assert "the notification by command has failed (TimeoutExpired)" in done.stdout
+
+
+def test_a_webhook_is_told_and_its_url_never_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    got: list[tuple[str, Any]] = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.path, json.loads(body)))
+            self.send_response(204 if len(got) == 1 else 500)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = tmp_path / "webhook"
+        url.write_text(f"http://127.0.0.1:{server.server_port}/hook/s3cret?t=tok3n\n")
+        notifier = report.Notifier([], str(url))
+        notifier.tell({"state": "degraded"})
+        notifier.tell({"state": "failed"})
+        for _ in range(200):
+            if len(got) == 2:
+                break
+            time.sleep(0.02)
+        server.shutdown()
+    assert got[0] == ("/hook/s3cret?t=tok3n", {"state": "degraded"})
+    url.write_text("ftp://example.invalid/s3cret")
+    notifier.tell({"state": "failed"})
+    time.sleep(0.3)
+    said = capsys.readouterr().out
+    assert "the webhook answered 500" in said
+    assert "the notification by webhook has failed (ValueError)" in said
+    assert "s3cret" not in said
+
+
+def test_without_anybody_to_tell_nothing_is_queued() -> None:
+    notifier = report.Notifier([], None)
+    for _ in range(100):
+        notifier.tell({"state": "failed"})
+    assert notifier._waiting.empty()
