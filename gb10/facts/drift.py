@@ -23,9 +23,8 @@ class DriftState(ProbeFact):
     or ``models_error``; ``readings``: ``boot`` (id), ``time`` (seconds since the epoch), ``oom_kills`` and
     ``restarts`` (counters), ``disks`` (path to [bytes free, bytes in all]), ``reboot`` (packages that want
     one, null for none) and ``would_move`` (package to [installed, candidate]); ``record``, what the last
-    deploy left, or null, and ``record_state``, as in ``files``; ``key_newer``, as in
-    `LaneState`;
-    ``lock``, ``{"who", "since"}`` of the deploy that is under way, or null.
+    deploy left, or null, and ``record_state``, as in ``files``; ``key_newer``, as in `LaneState`; ``lock``,
+    ``{"who", "since"}`` of the deploy that is under way, or null.
     """
 
     program = "drift_state.py"
