@@ -53,8 +53,22 @@ def status_json(box: Desired, said: Mapping[str, Any]) -> dict[str, Any]:
             "probe": status.get("probe") if watching else None,
             "note": _watch_note(said, watching),
         },
+        "drift": _night(said.get("drift")),
         "actions": status.get("actions", []),
         "uptime_seconds": said["uptime_seconds"],
+    }
+
+
+def _night(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What the box's nightly look for drift has found (files/gb10_drift.py); None when there was none yet."""
+    if found is None:
+        return None
+    items = [str(item.get("item", "")) for item in found.get("items", [])]
+    return {
+        "time": str(found.get("time", "")),
+        "state": str(found.get("state", "unknown")),
+        "reason": str(found.get("reason", "")),
+        "items": items,
     }
 
 

@@ -50,8 +50,22 @@ def _facts(status: Mapping[str, Any]) -> Table:
     table.add_row("image", shown)
     table.add_row("memory", _memory(status["memory"]))
     table.add_row("watch", _watch(watch))
+    if night := status.get("drift"):
+        table.add_row("drift", _night(night))
     table.add_row("up", duration(status["uptime_seconds"]))
     return table
+
+
+def _night(night: Mapping[str, Any]) -> Text:
+    """What the nightly look has found, with the way to know more."""
+    if night["state"] == "clean":
+        return Text(f"none on {night['time']}")
+    if night["state"] != "drift":
+        return Text(f"could not tell on {night['time']}: {night['reason']}", style="yellow")
+    shown = ", ".join(night["items"][:3]) + (", …" if len(night["items"]) > 3 else "")
+    count = len(night["items"])
+    what = f"{count} difference{'s' if count != 1 else ''} on {night['time']}: {shown} (gb10 drift)"
+    return Text(what, style="yellow")
 
 
 def _memory(memory: Mapping[str, Any]) -> Text:

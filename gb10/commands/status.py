@@ -71,6 +71,7 @@ def status_of(host: Host, box: Desired) -> dict[str, Any]:
     question = {
         "lane": box.data.lane_name,
         "status": STATUS,
+        "drift": box.drift_path,
         "programs": box.data.program_dir,
         "lane_file": box.lane_path,
     }

@@ -135,3 +135,19 @@ def test_the_probe_on_a_box_that_has_nothing(monkeypatch: pytest.MonkeyPatch) ->
     found = status_json(BOX, answer)
     assert found["state"] == "unknown"
     assert found["router"]
+
+
+def test_what_the_night_has_found() -> None:
+    item = {"item": "box: kernel", "was": "1", "is": "2"}
+    when = "2026-11-29 03:34:00 UTC"
+    for found, words in (
+        ({"state": "clean", "time": when, "reason": "", "items": []}, f"none on {when}"),
+        (
+            {"state": "drift", "time": when, "reason": "", "items": [item]},
+            f"1 difference on {when}: box: kernel",
+        ),
+        ({"state": "unknown", "time": when, "reason": "no Docker", "items": []}, "could not tell"),
+        ({}, "could not tell"),
+    ):
+        assert words in screen(status_json(BOX, said(drift=found)), 200)
+    assert status_json(BOX, said())["drift"] is None

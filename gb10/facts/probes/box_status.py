@@ -96,6 +96,7 @@ def main(question: dict[str, Any]) -> dict[str, object]:
         "watch": watch,
         "status": status,
         "status_age_seconds": age,
+        "drift": object_of(question["drift"]) if question.get("drift") else None,
         "router": None if fresh else asked_router(question["programs"], question["lane_file"]),
     }
 
