@@ -109,7 +109,7 @@ def test_fix_deploys_the_stages_that_drifted(host: LabHost) -> None:
     done = drifting.run(host.name, "--fix", "--only", "router", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
     ran = deploying.outcomes(done.stdout + done.stderr)
-    assert {name.partition(":")[0] for name in ran} == {"preflight", "router", "verify", "record"}
+    assert {name.partition(":")[0] for name in ran} == {"preflight", "router", "verify", "history", "record"}
     assert f"{host.name}: deploy of router" in done.stdout
     # What was left out is still there, and the record does not hide it.
     status, report = drifting.look(host, "--only", "toolkit")
