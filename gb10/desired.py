@@ -470,7 +470,9 @@ class Desired:
     @cached_property
     def watch_files(self) -> tuple[PlacedFile, ...]:
         """Settings, user and units of the watch."""
-        user = f'u gb10-watch {self.data.lane_user_id} "gb10 watch and model servers" /\n'
+        number = self.data.lane_user_id
+        # Its number is in its name: another number in the data is another user.
+        user = f'u gb10-{number} {number} "gb10 watch and model servers" /\n'
         units = self._watch_units(self.watch_description)
         return (
             PlacedFile(watch_config.CONFIG, self._watch_config),
