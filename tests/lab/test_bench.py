@@ -24,7 +24,7 @@ from tests.lab.host import LabHost
 
 GB10 = Path(sys.executable).with_name("gb10")
 # Short answers: models of random weights never end by themselves.
-SHORT = ("--quick", "--runs", "3", "--tasks", "2", "--answer-limit", "48", "--long", "300")
+SHORT = ("--quick", "--runs", "2", "--tasks", "1", "--answer-limit", "16", "--long", "300")
 STORY = """
 slots-speed:
   says: More slots serve more clients.
@@ -123,16 +123,16 @@ def test_a_bench_from_end_to_end(host: LabHost, measured: tuple[Path, Path, str]
         assert found.load is not None
         assert found.load.seconds > 0
         assert found.speed is not None
-        assert len(found.speed.generation.runs) == 3
+        assert len(found.speed.generation.runs) == 2
         assert found.speed.tokens == 32  # no earlier end
         assert found.speed.prompt_tokens == 256  # nothing from a cache
         assert found.device is not None
         assert (found.device.state, found.device.name) == ("answered", "RPC0")
         # Random weights write no program and call no tool.
         assert found.coding is not None
-        assert (found.coding.passed, found.coding.of) == (0, 2)
+        assert (found.coding.passed, found.coding.of) == (0, 1)
         assert found.tools is not None
-        assert (found.tools.passed, found.tools.of) == (0, 2)
+        assert (found.tools.passed, found.tools.of) == (0, 1)
         assert all(task.why for rate in (found.coding, found.tools) for task in rate.tasks.values())
     many = {(row.kind, row.clients): row for row in result.models["tiny-b"].clients}
     assert set(many) == {(kind, count) for kind in ("short", "long") for count in (1, 4)}
