@@ -181,7 +181,7 @@ def _slots(bench: Bench, model: str, found: ModelResult) -> None:
     if slots.parallel < 2:
         bench.show.line(f"{model} slots: it has one slot, so unified and split are the same")
         return
-    for way, unified in (("unified", "true"), ("split", "false")):
+    for way, unified in (("split", "false"), ("unified", "true")):
         keys = {"kv-unified": unified, "kv-unified-per-slot": None}
         with bench.presets.held(model, keys) as held:
             bench.show.step(f"{way}: load")

@@ -115,7 +115,7 @@ def test_unified_against_split(server: Router) -> None:
     bench_model(made, "a", into)
     held = made.presets
     assert isinstance(held, Held)
-    assert [keys["kv-unified"] for keys in held.asked] == ["true", "false"]
+    assert [keys["kv-unified"] for keys in held.asked] == ["false", "true"]
     assert held.now == {}
     assert set(into.models["a"].slots) == {"unified", "split"}
     # A split slot has 1024 tokens: 208 fit in both.
