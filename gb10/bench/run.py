@@ -197,7 +197,9 @@ def _coding(bench: Bench, model: str, found: ModelResult) -> None:
     tasks: dict[str, Verdict] = {}
     for task in bench.coding[: bench.options.tasks]:
         bench.show.step(task.name)
-        tasks[task.name] = attempt(bench.router, model, task, bench.judge, **more)
+        verdict = attempt(bench.router, model, task, bench.judge, **more)
+        _still_there(bench, verdict)
+        tasks[task.name] = verdict
         found.coding = Rate.of_tasks(tasks)
 
 
@@ -207,5 +209,13 @@ def _tools(bench: Bench, model: str, found: ModelResult) -> None:
     tasks: dict[str, Verdict] = {}
     for scenario in bench.scenarios[: bench.options.tasks]:
         bench.show.step(scenario.name)
-        tasks[scenario.name] = play(bench.router, model, scenario, **more)
+        verdict = play(bench.router, model, scenario, **more)
+        _still_there(bench, verdict)
+        tasks[scenario.name] = verdict
         found.tools = Rate.of_tasks(tasks)
+
+
+def _still_there(bench: Bench, verdict: Verdict) -> None:
+    """A task that failed because the router went away is none of the model's. Raises `RouterFault`."""
+    if not verdict.passed:
+        bench.router.states()

@@ -370,5 +370,5 @@ wait
 
 
 def _busy(host: LabHost) -> bool:
-    status, content = lane.curl(host, "/slots?model=tiny-a&autoload=false")
+    status, content = lane.curl(host, "'/slots?model=tiny-a&autoload=false'")
     return status == 200 and any(slot["is_processing"] for slot in json.loads(content))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -101,6 +102,22 @@ def test_a_router_that_is_gone_ends_the_bench_and_what_was_measured_is_kept(serv
         bench_model(made, "a", into)
     assert into.models["a"].speed is not None
     assert len(into.models["a"].faults) == 1
+
+
+@pytest.mark.parametrize("part", ["coding", "tools"])
+def test_a_task_without_a_router_is_no_failed_task(server: Router, part: str) -> None:
+    scenario = Scenario.model_validate({"name": "x", "tools": [], "steps": [{"user": "x", "text": ["y"]}]})
+    made, into = bench(server, options=options("load", part), coding=[TASK], scenarios=[scenario]), result()
+
+    def gone(handler: BaseHTTPRequestHandler) -> None:
+        server.answers["GET /models"] = (502, b"")
+        handler.close_connection = True
+
+    server.answers["POST /v1/chat/completions"] = gone
+    with pytest.raises(Ended, match="no longer answers"):
+        bench_model(made, "a", into)
+    assert into.models["a"].load is not None
+    assert (into.models["a"].coding, into.models["a"].tools) == (None, None)
 
 
 def test_a_model_on_the_cpu_is_a_fault(server: Router) -> None:
