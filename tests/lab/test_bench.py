@@ -346,7 +346,7 @@ def test_the_story_with_what_is_there(host: LabHost, tmp_path: Path) -> None:
 
 
 def test_a_busy_model_is_not_pushed_out(host: LabHost, tmp_path: Path) -> None:
-    body = json.dumps({"model": "tiny-a", "prompt": "x", "n_predict": 2000, "ignore_eos": True})
+    body = json.dumps({"model": "tiny-a", "prompt": "x", "n_predict": 500, "stream": True})
     # Several clients of one slot: at any time one of them is answered.
     script = f"""
 key=$(cat {lane.KEY})
