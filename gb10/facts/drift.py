@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from pyinfra.api.host import Host
 
 from gb10.desired import KEYRING, Desired
 from gb10.facts.files import PathReport, PathState
-from gb10.facts.probe import ProbeFact
+from gb10.facts.probe import LaneState, ProbeFact
 from gb10.facts.shared import known, look
 
 
@@ -22,7 +23,8 @@ class DriftState(ProbeFact):
     or ``models_error``; ``readings``: ``boot`` (id), ``time`` (seconds since the epoch), ``oom_kills`` and
     ``restarts`` (counters), ``disks`` (path to [bytes free, bytes in all]), ``reboot`` (packages that want
     one, null for none) and ``would_move`` (package to [installed, candidate]); ``record``, what the last
-    deploy left, or null, and ``record_state``, as in ``files``;
+    deploy left, or null, and ``record_state``, as in ``files``; ``key_newer``, as in
+    `LaneState`;
     ``lock``, ``{"who", "since"}`` of the deploy that is under way, or null.
     """
 
@@ -63,6 +65,29 @@ def foresee(host: Host, box: Desired) -> None:
     }
     for path, text in states.items():
         known(host, PathReport, path_state(text), path=path)
+    known(host, LaneState, lane_state(seen, box), question=lane_question(box))
+
+
+def lane_question(box: Desired) -> dict[str, str]:
+    """The question of `LaneState` about the lane of ``box``."""
+    return {"unit": box.unit, "lane": box.data.lane_name, "presets": box.presets_path, "key": box.key_path}
+
+
+def lane_state(seen: Mapping[str, Any], box: Desired) -> dict[str, Any]:
+    """The answer of `LaneState` out of that of `DriftState`."""
+    facts, unit = seen["facts"], seen["facts"]["router: unit"]
+    mode, owner, *rest = [*facts["router: API key"].split(), "", ""][:3]
+    return {
+        "loaded": unit["loaded"] or "not-found",
+        "active": unit["active"] or "inactive",
+        "enabled": unit["enabled"],
+        "needs_reload": unit["needs_reload"] == "yes",
+        "container_hash": (facts["router: container"] or {}).get("label", ""),
+        "presets_read": facts["router: presets read"],
+        "presets_file": "".join(seen["files"].get(box.presets_path, "").split()[2:]),
+        "key": {"mode": mode, "owner": owner, "size": 0 if rest == ["empty"] else 1} if mode else None,
+        "key_newer": seen["key_newer"],
+    }
 
 
 def path_state(text: str) -> PathState | None:

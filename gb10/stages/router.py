@@ -7,6 +7,7 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host
 
 from gb10.desired import Desired
+from gb10.facts.drift import lane_question
 from gb10.facts.probe import LaneState
 from gb10.facts.shared import look
 from gb10.operations import Commands, going_back, placed
@@ -48,13 +49,7 @@ def settled(box: Desired) -> Commands:
     It compares what runs with what should run, not what this deploy has changed: a deploy that was cut
     between writing a file and restarting is finished by the next one.
     """
-    question = {
-        "unit": box.unit,
-        "lane": box.data.lane_name,
-        "presets": box.presets_path,
-        "key": box.key_path,
-    }
-    state = look(host, LaneState, question=question)
+    state = look(host, LaneState, question=lane_question(box))
     if state["needs_reload"]:
         yield StringCommand("systemctl", "daemon-reload")
     if state["enabled"] != "enabled":

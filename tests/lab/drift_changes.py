@@ -65,7 +65,7 @@ BATCHES: dict[str, list[Change]] = {
             also=("router: unit needs_reload", SETTLED),
         ),
         Change("the key readable for all", f"chmod 644 {KEY}", "router: API key"),
-        Change("a program removed", f"rm {PROGRAMS}/gb10_gate.py", "router: gb10_gate.py"),
+        Change("a program removed", f"rm {PROGRAMS}/gb10_gate.py", "image: gb10_gate.py"),
         Change("a program edited", f"echo '# mine' >> {PROGRAMS}/gb10_router.py", "router: gb10_router.py"),
         Change(
             "the version pin removed",
@@ -214,7 +214,7 @@ BATCHES: dict[str, list[Change]] = {
             "docker tag standin/cuda-runtime:trixie "
             f"$(docker inspect --format '{{{{.Config.Image}}}}' {LANE})",
             "image: the tag is the deploy's",
-            also=("router: container image", ALTERED),
+            also=("router: container image", ALTERED, "image: gb10/*"),
         ),
         Change(
             "a model file replaced with one of the same size",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,61 +170,3 @@ def test_an_interrupt(host: LabHost) -> None:
     assert output == ""
     assert "Interrupted" in errors
     assert "Traceback" not in errors
-
-
-# -- the deploy lock -------------------------------------------------------------------------------------
-
-
-def _slow_deploy(host: LabHost) -> subprocess.Popen[str]:
-    """A deploy that has begun to execute, and stands at its first look."""
-    running = subprocess.Popen(
-        deploying.command(host, "-y"),
-        cwd=paths.REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    host.ssh("for i in $(seq 300); do [ -e /tmp/begun ] && break; sleep 0.1; done; rm /tmp/begun", sudo=True)
-    return running
-
-
-WAIT = "touch /tmp/begun; for i in $(seq 300); do [ -e /tmp/go ] && break; sleep 0.1; done"
-
-
-def test_two_deploys_at_once(host: LabHost) -> None:
-    with look_that(host, WAIT):
-        first = _slow_deploy(host)
-        second = deploying.deploy(host)
-        assert second.returncode != 0
-        told = [line for line in second.stdout.splitlines() if "another deploy is under way" in line]
-        assert len(told) == 1, second.stdout
-        assert "@" in told[0]
-        assert "since 20" in told[0]
-        assert "Traceback" not in second.stdout
-        status, report = drifting.look(host)
-        assert (status, report["state"]) == (1, "unknown")
-        host.ssh("touch /tmp/go", sudo=True)
-        output, _ = first.communicate(timeout=120)
-        assert first.returncode == 0, output
-    assert deploying.changed(deploying.deploy(host).stdout) == []
-
-
-def test_a_deploy_that_died_holds_nothing(host: LabHost) -> None:
-    host.ssh("rm -f /tmp/go", sudo=True)
-    with look_that(host, WAIT):
-        first = _slow_deploy(host)
-        first.kill()
-        first.wait()
-        host.ssh("touch /tmp/go", sudo=True)
-        time.sleep(1)
-        assert deploying.deploy(host).returncode == 0
-
-
-def test_a_dry_run_takes_no_lock(host: LabHost) -> None:
-    host.ssh("rm -f /run/gb10-deploy.lock", sudo=True)
-    done = subprocess.run(
-        deploying.command(host, "--dry"), cwd=paths.REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert "Traceback" not in done.stdout + done.stderr
-    assert host.ssh("[ ! -e /run/gb10-deploy.lock ]", sudo=True).returncode == 0

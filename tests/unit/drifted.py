@@ -88,6 +88,7 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
         },
         "record": None,
         "record_state": "",
+        "key_newer": False,
         "lock": None,
     }
     return copy.deepcopy(answer)

@@ -117,6 +117,13 @@ def test_vllm_processes(line: str, is_it: bool) -> None:
     assert probe.is_vllm(words) is is_it
 
 
+def test_a_key_on_a_command_line_is_not_told(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    words = ["vllm", "serve", "--api-key", "s3cr3t", ""]
+    (tmp_path / "7" / "cmdline").write_text("\0".join(words))
+    assert probe.vllm_processes(str(tmp_path)) == ["vllm serve --api-key"]
+
+
 def test_open_ports() -> None:
     table = """\
 LISTEN 0 128    0.0.0.0:22    0.0.0.0:*  users:(("sshd",pid=60,fd=6))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gb10.facts.drift import DriftState, foresee, path_state
+from gb10.facts.drift import DriftState, foresee, lane_question, lane_state, path_state
 from gb10.facts.files import PathReport
 from gb10.facts.probe import LaneState
 from gb10.facts.shared import look
@@ -91,3 +91,17 @@ def test_a_host_without_a_state_is_asked_each_time() -> None:
     look(host, LaneState, question={})
     look(host, LaneState, question={})
     assert len(host.asked) == 2
+
+
+def test_the_lanes_state_comes_with_the_wider_look() -> None:
+    box = default_box()
+    host = Planning({DriftState: seen(box)})
+    foresee(host, box)
+    state = look(host, LaneState, question=lane_question(box))
+    assert len(host.asked) == 1
+    assert (state["active"], state["enabled"], state["needs_reload"]) == ("active", "enabled", False)
+    assert (state["container_hash"], state["presets_read"]) == (box.lane_hash, box.presets_digest)
+    assert state["presets_file"] == box.presets_digest
+    assert state["key"] == {"mode": "0600", "owner": "10103:10103", "size": 1}
+    none = seen(box, **{"router: container": None, "router: API key": ""})
+    assert (lane_state(none, box)["container_hash"], lane_state(none, box)["key"]) == ("", None)

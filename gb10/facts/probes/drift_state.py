@@ -23,7 +23,10 @@ from typing import Any
 LIMIT_SECONDS = 60
 # Of the text of firewall rules: what a container's start changes by itself is Docker's.
 FIREWALL_FILES = ("/etc/ufw/ufw.conf", "/etc/ufw/user.rules", "/etc/nftables.conf", "/etc/iptables/rules.v4")
-UNIT = "LoadState,ActiveState,UnitFileState,NeedDaemonReload,FragmentPath,DropInPaths,NRestarts"
+UNIT = (
+    "LoadState,ActiveState,UnitFileState,NeedDaemonReload,FragmentPath,DropInPaths,NRestarts,"
+    "ExecMainStartTimestampMonotonic"
+)
 
 
 def outputs(commands: dict[str, list[str]]) -> dict[str, str]:
@@ -100,6 +103,18 @@ def key_state(path: str) -> str:
     """As `file_state`, and no more of the content than whether there is one."""
     state = file_state(path).split()[:2]
     return " ".join([*state, "empty"] if state and not os.path.getsize(path) else state)
+
+
+def key_newer(path: str, started_monotonic: str) -> bool:
+    """True when the key was written after the service started (microseconds since boot, 0 when it does not
+    run): the router still has the old one."""
+    if not started_monotonic.isdigit() or started_monotonic == "0":
+        return False
+    started = time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - int(started_monotonic) / 1e6)
+    try:
+        return os.stat(path).st_mtime > started
+    except OSError:
+        return False
 
 
 def properties(text: str) -> dict[str, str]:
@@ -231,11 +246,12 @@ def is_vllm(words: list[str]) -> bool:
 
 
 def vllm_processes(proc: str = "/proc") -> list[str]:
+    """The first words of their command lines: further on there may be a key."""
     found = []
     for path in glob.glob(f"{proc}/[0-9]*/cmdline"):
         words = (content(path) or b"").decode(errors="replace").split("\0")
         if is_vllm(words):
-            found.append(" ".join(words)[:120].strip())
+            found.append(" ".join(words[:3])[:120].strip())
     return sorted(set(found))
 
 
@@ -420,6 +436,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         },
         "record": record if isinstance(record, dict) else None,
         "record_state": file_state(question["record"]),
+        "key_newer": key_newer(question["key"], unit.get("ExecMainStartTimestampMonotonic", "0")),
         "lock": lock_holder(),
     }
 
