@@ -19,7 +19,7 @@ toolkit.install(box)  # NVIDIA container toolkit, pinned; Docker knows the GPU b
 image.build(box)  # llama.cpp at one commit, for this GPU
 models.fetch(box)  # model files, checked
 router.serve(box)  # presets, API key, unit
-watch.install(box)  # a guard that sees a lost GPU and a slow model
 verify.answer(box)  # a deploy that ends green has answered
 history.keep(box)  # what answered can be gone back to; old images are out
+watch.install(box)  # a guard that sees a lost GPU and a slow model
 record.keep(box)  # what was deployed, for `gb10 drift`; the box looks at itself each night

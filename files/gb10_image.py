@@ -64,8 +64,8 @@ def _good(done: subprocess.CompletedProcess[str], what: str) -> str:
 def proof_of(spec: dict[str, Any], image: str) -> dict[str, Any]:
     """Every proof of ``image``. Raises `ImageError` with the first one that does not hold.
 
-    {"id", "size" (bytes), "user", "bases", "build" (its build.json), "version", "options" (--help, as text),
-    "device", "devices" (those that it lists here), "system_info"}
+    {"id", "expectation", "size" (bytes), "user", "bases", "build" (its build.json), "version",
+    "options" (--help, as text), "device", "devices" (those that it lists here), "system_info"}
     """
     shown = json.loads(_good(docker("image", "inspect", image), f"{image} is not in Docker"))[0]
     try:
@@ -78,6 +78,7 @@ def proof_of(spec: dict[str, Any], image: str) -> dict[str, Any]:
             raise ImageError(f"proof of the {what}: it was built with {found}, not {spec[what]}")
     return {
         "id": shown["Id"],
+        "expectation": spec["expectation"],
         "size": shown["Size"],
         "user": shown["Config"].get("User", ""),
         "bases": {name: _base(reference) for name, reference in build["bases"].items()},

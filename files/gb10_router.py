@@ -219,9 +219,10 @@ def accelerator_holder(pid: int, signal: dict[str, Any], proc: str = "/proc") ->
     """How process ``pid`` holds the accelerator, in words; empty when it does not."""
     if signal["kind"] == "file":
         with open(f"{proc}/{pid}/maps", encoding="utf-8") as maps:
-            if any(line.rstrip().endswith(signal["path"]) for line in maps):
+            # A driver that was loaded anew has made its nodes anew: the old one is held all the same.
+            if any(line.rstrip().removesuffix(" (deleted)").endswith(signal["path"]) for line in maps):
                 return f"process {pid} has {signal['path']} mapped"
-        if signal["path"] in _open_files(pid, proc):
+        if signal["path"] in (name.removesuffix(" (deleted)") for name in _open_files(pid, proc)):
             return f"process {pid} has {signal['path']} open"
         return ""
     sockets = set(_open_files(pid, proc))

@@ -19,7 +19,8 @@ import gb10_router as router
 import gb10_watch_signals as signals
 from gb10_watch_state import Done, Model, Observation, Probe
 
-ROUTER_SECONDS = 9.0  # then the look goes on without the router
+WAIT_SECONDS = 4.0  # for the router; then the look goes on with what is known
+ROUTER_SECONDS = 9.0  # without an answer: then it is silent
 PROBE_SECONDS = 2.5  # the same for the probe
 RIVALS_SECONDS = 15.0
 FILES_SECONDS = 15.0
@@ -107,6 +108,8 @@ class Eyes:
         self._rivals: tuple[str, ...] = ()
         self._users: dict[int, str] = {}
         self._gone: dict[str, str] = {}
+        self._asked = 0.0  # when the router was
+        self._models: tuple[Model, ...] = ()  # what it last said, without figures
 
     def look(self, at: float) -> Observation:
         """One observation at the time ``at``."""
@@ -162,15 +165,21 @@ class Eyes:
 
     def _router(self, at: float) -> tuple[tuple[Model, ...], str, str]:
         skip = frozenset(name for name, until in self._skip.items() if at < until)
-        self.jobs.start("router", lambda: signals.router_models(self.lane, skip))
-        outcome = self.jobs.outcome("router", ROUTER_SECONDS)
+        if not self.jobs.running("router"):
+            self._asked = at
+            self.jobs.start("router", lambda: signals.router_models(self.lane, skip))
+        outcome = self.jobs.outcome("router", WAIT_SECONDS)
         if outcome is None:
-            return (), f"nothing in {ROUTER_SECONDS:.0f} s", ""
+            waited = at - self._asked + WAIT_SECONDS
+            if waited < ROUTER_SECONDS:
+                return self._models, "", ""
+            return (), f"nothing in {waited:.0f} s", ""
         if isinstance(outcome.error, OSError):
             return (), router.one_line(str(outcome.error)), ""
         if outcome.error is not None:
             return (), "", router.one_line(f"{outcome.error}")
         models: tuple[Model, ...] = outcome.value
+        self._models = tuple(Model(model.name, model.state, model.failed) for model in models)
         for model in models:
             if model.loaded and model.tokens is None and model.name not in skip:
                 self._skip[model.name] = at + SKIP_SECONDS
@@ -181,6 +190,7 @@ class Eyes:
             self.container, self.cgroup = signals.find_container(self.lane["presets"], self.proc)
             # What was seen in another container is nothing, and the new one is looked at now.
             self.probe, self._due["probe"] = None, 0.0
+            self._models = ()
 
     def _seen(self, model: Model, at: float) -> Model:
         if self.due("files", at, FILES_SECONDS):

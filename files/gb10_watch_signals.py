@@ -21,7 +21,7 @@ import gb10_router as router
 from gb10_watch_state import Event, Model, Unit
 
 MODELS_SECONDS = 3.0
-# For the figures of all models: a child in the middle of a large batch answers later, or not in time.
+# For the figures of all models together: a child in the middle of a large batch answers late or not at all.
 FIGURES_SECONDS = 4.0
 LEAST_SECONDS = 0.3
 MOST_MODELS = 500

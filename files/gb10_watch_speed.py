@@ -12,6 +12,7 @@ from dataclasses import replace
 from gb10_watch_state import History, Model, Observation, Settings, Speed
 
 SLOW_FIGURES = 3  # slow figures of one client alone, in a row
+SLOW_SECONDS = 30  # and from the first to the last of them: a moment's work of others is no fault
 SLOW_CANARIES = 2  # on an idle lane, in a row
 IDLE_SECONDS = 5  # without a request, before a canary asks a model that is under suspicion
 AGAIN_SECONDS = 10
@@ -90,7 +91,10 @@ def _with_figure(
         return speed
     if figure >= settings.slow_ratio * baseline:
         return replace(speed, suspect=False, slow=0, canaries=0)
-    return replace(speed, suspect=True, slow=speed.slow + 1 if alone else speed.slow)
+    if not alone:
+        return replace(speed, suspect=True)
+    since = speed.slow_since if speed.slow else now.at
+    return replace(speed, suspect=True, slow=speed.slow + 1, slow_since=since)
 
 
 def _written(speed: Speed, model: Model, now: Observation) -> float | None:
@@ -114,7 +118,8 @@ def slow_reason(speed: Speed | None, name: str, settings: Settings) -> str:
     baseline = settings.baselines.get(name)
     if speed is None or baseline is None or speed.figure is None:
         return ""
-    if speed.slow < SLOW_FIGURES and speed.canaries < SLOW_CANARIES:
+    lasting = speed.slow >= SLOW_FIGURES and speed.figure_at - speed.slow_since >= SLOW_SECONDS
+    if not lasting and speed.canaries < SLOW_CANARIES:
         return ""
     share = 100 * speed.figure / baseline
     return f"{name} makes {speed.figure:.1f} tok/s, {share:.0f} % of its {baseline:.1f}"

@@ -149,6 +149,7 @@ class Speed:
     figure_at: float = 0.0
     suspect: bool = False
     slow: int = 0
+    slow_since: float = 0.0
     canaries: int = 0
     asked: float = 0.0  # when a canary was last wanted
     answer: tuple[int, int] | None = None  # see Model.answer

@@ -184,6 +184,13 @@ class Desired:
         """The build's folder on the box: its log, and below ``context`` the Dockerfile."""
         return f"{self.data.state_dir}/image/{self.image.rpartition(':')[2]}"
 
+    @property
+    def image_expectation(self) -> str:
+        """Digest of what an image has to prove beyond its tag: with other data it proves itself again."""
+        data = self.data
+        wanted = [*data.image_system_info, data.accelerator_device, data.accelerator_cdi]
+        return hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:16]
+
     @cached_property
     def image_file(self) -> PlacedFile:
         """What the program that builds and proves the image is given."""
@@ -196,6 +203,7 @@ class Desired:
             "commit": data.llama_commit,
             "flags": self.cmake_flags,
             "system_info": list(data.image_system_info),
+            "expectation": self.image_expectation,
             "lane": {
                 "lane": data.lane_name,
                 "image": self.image,
@@ -462,7 +470,9 @@ class Desired:
     @cached_property
     def watch_files(self) -> tuple[PlacedFile, ...]:
         """Settings, user and units of the watch."""
-        user = f'u gb10-watch {self.data.lane_user_id} "gb10 watch and model servers" /\n'
+        number = self.data.lane_user_id
+        # Its number is in its name: another number in the data is another user.
+        user = f'u gb10-{number} {number} "gb10 watch and model servers" /\n'
         units = self._watch_units(self.watch_description)
         return (
             PlacedFile(watch_config.CONFIG, self._watch_config),

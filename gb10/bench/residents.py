@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gb10.bench.router import Router, RouterFault
@@ -42,13 +41,3 @@ def put_back(router: Router, before: Sequence[str]) -> list[str]:
         except RouterFault as error:
             faults.append(f"{name} was loaded before and is not: {error}")
     return faults
-
-
-@contextmanager
-def as_found(router: Router, before: Sequence[str], faults: list[str]) -> Iterator[None]:
-    """A with block after which the same models are loaded as before, however it ends."""
-    try:
-        yield
-    finally:
-        router.abort()
-        faults += put_back(router, before)

@@ -181,7 +181,7 @@ def _slots(bench: Bench, model: str, found: ModelResult) -> None:
     if slots.parallel < 2:
         bench.show.line(f"{model} slots: it has one slot, so unified and split are the same")
         return
-    for way, unified in (("unified", "true"), ("split", "false")):
+    for way, unified in (("split", "false"), ("unified", "true")):
         keys = {"kv-unified": unified, "kv-unified-per-slot": None}
         with bench.presets.held(model, keys) as held:
             bench.show.step(f"{way}: load")
@@ -197,7 +197,9 @@ def _coding(bench: Bench, model: str, found: ModelResult) -> None:
     tasks: dict[str, Verdict] = {}
     for task in bench.coding[: bench.options.tasks]:
         bench.show.step(task.name)
-        tasks[task.name] = attempt(bench.router, model, task, bench.judge, **more)
+        verdict = attempt(bench.router, model, task, bench.judge, **more)
+        _still_there(bench, verdict)
+        tasks[task.name] = verdict
         found.coding = Rate.of_tasks(tasks)
 
 
@@ -207,5 +209,13 @@ def _tools(bench: Bench, model: str, found: ModelResult) -> None:
     tasks: dict[str, Verdict] = {}
     for scenario in bench.scenarios[: bench.options.tasks]:
         bench.show.step(scenario.name)
-        tasks[scenario.name] = play(bench.router, model, scenario, **more)
+        verdict = play(bench.router, model, scenario, **more)
+        _still_there(bench, verdict)
+        tasks[scenario.name] = verdict
         found.tools = Rate.of_tasks(tasks)
+
+
+def _still_there(bench: Bench, verdict: Verdict) -> None:
+    """A task that failed because the router went away is none of the model's. Raises `RouterFault`."""
+    if not verdict.passed:
+        bench.router.states()

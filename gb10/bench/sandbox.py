@@ -116,7 +116,8 @@ def command(name: str, seconds: float) -> list[str]:
     for each in (*PROPERTIES, f"RuntimeMaxSec={limit}", f"LimitCPU={limit}"):
         line += ["--property", each]
     # systemd reads a $ in a command as a variable: the program has none (a test sees to it).
-    return ["sh", "-c", 'mkdir -p "$0" && exec "$@"', ROOT, *line, "--", "python3", "-I", "-c", program()]
+    make = 'mkdir -p "$0/tmp" "$0/var/tmp" && exec "$@"'  # what is to be hidden must be there
+    return ["sh", "-c", make, ROOT, *line, "--", "python3", "-I", "-c", program()]
 
 
 def judge(run: Run, job: Job) -> Verdict:

@@ -36,6 +36,7 @@ from gb10.remote import connected
 
 # What docker load and the unpacked layers take beside the file itself.
 ROOM = 2.2
+WIDTH = 110
 
 
 @click.group("image", invoke_without_command=True)
@@ -68,7 +69,9 @@ def image(
     if as_json:
         click.echo(json.dumps({"wanted": wanted, "images": images, **known}, indent=1))
         sys.exit(0 if proof else 1)
+    # A name that is cut is no name: a narrow terminal wraps the row.
     console = Console(highlight=False)
+    console.width = max(console.width, WIDTH)
     if images:
         console.print(image_table(images, box, known))
     click.echo(f"\n{wanted}" + ("" if proof else ": " + ("not proven" if entry else "not on the box")))

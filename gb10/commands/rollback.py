@@ -23,6 +23,8 @@ from gb10.operations import deploy_lock
 from gb10.operations.going_back import BACK_SECONDS, back_command
 from gb10.remote import connected
 
+WIDTH = 100
+
 
 @click.command()
 @click.option(
@@ -89,6 +91,7 @@ def _show(known: dict[str, Any]) -> None:
             installed_is_known = True
         table.add_row(str(entry["number"]), entry["image"], entry["kept"], ", ".join(words))
     console = Console(highlight=False)
+    console.width = max(console.width, WIDTH)
     console.print(table if known["generations"] else "no lane has answered yet")
     if known["generations"] and not installed_is_known:
         click.echo("in place is a lane that has not answered")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION = 1
 CLEAN, UNKNOWN, DRIFT = 0, 1, 2
-STAGES = ("lanes", "toolkit", "image", "models", "router", "watch", "verify", "history", "record", "box")
+STAGES = ("lanes", "toolkit", "image", "models", "router", "verify", "history", "watch", "record", "box")
 
 
 class Class(StrEnum):
@@ -41,7 +41,7 @@ class Item(_Frozen):
 
     id: Annotated[str, Field(description="Name, the same from look to look: STAGE: WHAT.")]
     stage: Literal[
-        "lanes", "toolkit", "image", "models", "router", "watch", "verify", "history", "record", "box"
+        "lanes", "toolkit", "image", "models", "router", "verify", "history", "watch", "record", "box"
     ]
     should: Annotated[str, Field(description="What should be, or was when the box was deployed.")]
     is_: Annotated[str, Field(alias="is", description="What is.")]

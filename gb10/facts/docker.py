@@ -9,15 +9,16 @@ from typing import Any
 from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.api.facts import FactBase
 
-# $1 image, $2 its proof: the image's id or nothing, then the id that was proven or nothing.
+# $1 image, $2 its proof: the image's id or nothing, then what was proven of which id, or nothing.
 _LOOK = (
     'docker image inspect --format "{{.Id}}" "$1" 2>/dev/null || echo none; '
-    r"""grep -o '"id": "sha256:[0-9a-f]*"' "$2" 2>/dev/null | head -n 1 | cut -d '"' -f 4"""
+    r"""grep -oE '"(id|expectation)": "[0-9a-f:sha]*"' "$2" 2>/dev/null | head -n 2 | cut -d '"' -f 2,4"""
 )
 
 
 class ImageState(FactBase[str]):
-    """``absent``, ``unproven`` (no proof of it is kept), ``moved`` (the proof is of another one), ``proven``.
+    """``absent``, ``unproven`` (no proof of what is expected now is kept), ``moved`` (the proof is of another
+    image), ``proven``.
 
     ``absent`` also without Docker.
     """
@@ -26,17 +27,19 @@ class ImageState(FactBase[str]):
     def default() -> str:
         return "absent"
 
-    def command(self, image: str, folder: str) -> StringCommand:
+    def command(self, image: str, folder: str, expectation: str = "") -> StringCommand:
+        self.expectation = expectation
         proof = f"{folder}/proof.json"
         return StringCommand("sh", "-c", QuoteString(_LOOK), "-", QuoteString(image), QuoteString(proof))
 
     def process(self, output: list[str]) -> str:
-        there, *proven = [line.strip() for line in output]
+        there, *lines = [line.strip() for line in output]
+        proven = dict(line.split('"', 1) for line in lines if '"' in line)
         if not there.startswith("sha256:"):
             return "absent"
-        if not proven or not proven[0]:
-            return "unproven"
-        return "proven" if proven[0] == there else "moved"
+        if "id" in proven and proven["id"] != there:
+            return "moved"
+        return "proven" if proven.get("expectation") == self.expectation and "id" in proven else "unproven"
 
 
 class Images(FactBase[list[dict[str, Any]]]):

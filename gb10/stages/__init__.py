@@ -10,7 +10,7 @@ from gb10.desired import Desired
 from gb10.faults import BadInput, Fault
 
 VARIABLE = "GB10_STAGES"
-NAMES = ("lanes", "toolkit", "image", "models", "router", "watch", "verify")
+NAMES = ("lanes", "toolkit", "image", "models", "router", "verify", "watch")
 # What a stage may leave undone without the ones behind it: Docker's restart ends the lane, say.
 FOLLOWED_BY = {"toolkit": ("router",), "image": ("router",), "models": ("router",)}
 

@@ -38,7 +38,9 @@ def image_job(box: Desired, verb: str) -> detached.Job:
 @operation()
 def built(box: Desired) -> Commands:
     """Docker has the image and every proof of it holds. The tag is the last thing that a build makes."""
-    state = look(host, ImageState, image=box.image, folder=box.image_folder)
+    state = look(
+        host, ImageState, image=box.image, folder=box.image_folder, expectation=box.image_expectation
+    )
     if state != "proven":
         # One that came from a file only has to prove itself; one whose tag was moved is built again.
         verb = "prove" if state == "unproven" else "build"

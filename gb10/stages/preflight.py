@@ -34,7 +34,10 @@ def check(box: Desired) -> Desired:
         # A Docker that hangs would not answer this either, and the reason be never said.
         image_is_there = (
             bool(deeper["docker"])
-            and look(host, ImageState, image=box.image, folder=box.image_folder) != "absent"
+            and look(
+                host, ImageState, image=box.image, folder=box.image_folder, expectation=box.image_expectation
+            )
+            != "absent"
         )
         faults += box_faults(host.name, deeper, box, image_is_there)
         program = box.program_files["gb10_fetch.py"].content

@@ -145,17 +145,21 @@ def test_a_child_slowed_to_a_third(host: LabHost, tmp_path: Path) -> None:
     model = "tiny-a"
     with _traffic(host, model):
         watching.until(host, _speed_of(model), 60)
-        time.sleep(15)
-        speed = _speed(watching.status(host), model)
-        assert speed
+        seen = []
+        for _ in range(8):
+            seen.append(_speed(watching.status(host), model) or 0.0)
+            time.sleep(5)
+        speed = max(seen)
     baseline = {"tokens_per_second": speed, "spread": 0.1, "image": "x", "presets": "x", "measured": "now"}
     (tmp_path / f"{host.name}.json").write_text(json.dumps({"version": 1, "models": {model: baseline}}))
     # No answer of before goes on beside those to come.
     host.ssh(f"systemctl restart {lane.UNIT}", sudo=True)
     lane.wait_answering(host)
     _deploy(host, watch_baselines=str(tmp_path))
-    pid = watching.child(host, model)
-    slowed = f"while kill -STOP {pid} && sleep 0.06 && kill -CONT {pid}; do sleep 0.03; done"
+    # The child computes in the stand-in accelerator's process for its connection: that one gets a third.
+    main = host.ssh(f"systemctl show --property=MainPID --value {ACCELERATOR}").stdout.strip()
+    pids = " ".join(host.ssh(f"pgrep --parent {main}").stdout.split())
+    slowed = f"while :; do kill -STOP {pids}; sleep 0.06; kill -CONT {pids}; sleep 0.02; done"
     try:
         with _traffic(host, model):
             time.sleep(20)
@@ -163,7 +167,7 @@ def test_a_child_slowed_to_a_third(host: LabHost, tmp_path: Path) -> None:
             host.ssh(["systemd-run", "--quiet", "--unit=slow", "sh", "-c", slowed], sudo=True)
             seconds, found = watching.until(host, watching.has(f"speed:{model}"), SLOW_SECONDS + 10)
             text = found["reasons"][0]["text"]
-            host.ssh(f"systemctl stop slow; kill -CONT {pid}", sudo=True)
+            host.ssh(f"systemctl stop slow; kill -CONT {pids}", sudo=True)
             healed, _ = watching.until(host, watching.state("healthy"), 60)
         assert watching.actions(host) == [], "it holds the accelerator: a restart is no answer"
         watching.note(
@@ -174,7 +178,7 @@ def test_a_child_slowed_to_a_third(host: LabHost, tmp_path: Path) -> None:
         )
         assert seconds <= SLOW_SECONDS
     finally:
-        host.ssh(f"systemctl stop slow; kill -CONT {pid}", sudo=True, check=False)
+        host.ssh(f"systemctl stop slow; kill -CONT {pids}", sudo=True, check=False)
         _deploy(host)
 
 

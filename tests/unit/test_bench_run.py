@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -103,6 +104,22 @@ def test_a_router_that_is_gone_ends_the_bench_and_what_was_measured_is_kept(serv
     assert len(into.models["a"].faults) == 1
 
 
+@pytest.mark.parametrize("part", ["coding", "tools"])
+def test_a_task_without_a_router_is_no_failed_task(server: Router, part: str) -> None:
+    scenario = Scenario.model_validate({"name": "x", "tools": [], "steps": [{"user": "x", "text": ["y"]}]})
+    made, into = bench(server, options=options("load", part), coding=[TASK], scenarios=[scenario]), result()
+
+    def gone(handler: BaseHTTPRequestHandler) -> None:
+        server.answers["GET /models"] = (502, b"")
+        handler.close_connection = True
+
+    server.answers["POST /v1/chat/completions"] = gone
+    with pytest.raises(Ended, match="no longer answers"):
+        bench_model(made, "a", into)
+    assert into.models["a"].load is not None
+    assert (into.models["a"].coding, into.models["a"].tools) == (None, None)
+
+
 def test_a_model_on_the_cpu_is_a_fault(server: Router) -> None:
     made, into = bench(server, device=lambda model: Device(state="wrong", name="CPU")), result()
     bench_model(made, "a", into)
@@ -115,7 +132,7 @@ def test_unified_against_split(server: Router) -> None:
     bench_model(made, "a", into)
     held = made.presets
     assert isinstance(held, Held)
-    assert [keys["kv-unified"] for keys in held.asked] == ["true", "false"]
+    assert [keys["kv-unified"] for keys in held.asked] == ["false", "true"]
     assert held.now == {}
     assert set(into.models["a"].slots) == {"unified", "split"}
     # A split slot has 1024 tokens: 208 fit in both.

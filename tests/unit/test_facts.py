@@ -77,7 +77,7 @@ def image_state(folder: Path, docker: str) -> str:
     program.write_text(f"#!/bin/sh\n{docker}\n")
     program.chmod(0o755)
     fact = ImageState()
-    command = str(fact.command(image="gb10/llama-server:b1-abc", folder=str(folder)))
+    command = str(fact.command(image="gb10/llama-server:b1-abc", folder=str(folder), expectation="e1"))
     done = subprocess.run(
         ["sh", "-c", command],
         env={"PATH": f"{folder}:/usr/bin:/bin"},
@@ -93,7 +93,9 @@ def test_an_image_and_its_proof(tmp_path: Path) -> None:
     there = f"echo sha256:{'a' * 64}"
     assert image_state(tmp_path, "exit 1") == "absent"
     assert image_state(tmp_path, there) == "unproven"
-    proof.write_text(json.dumps({"id": f"sha256:{'a' * 64}", "build": {}}, indent=1))
+    proof.write_text(json.dumps({"id": f"sha256:{'a' * 64}", "expectation": "e0"}, indent=1))
+    assert image_state(tmp_path, there) == "unproven", "something else is expected of it now"
+    proof.write_text(json.dumps({"id": f"sha256:{'a' * 64}", "expectation": "e1", "build": {}}, indent=1))
     assert image_state(tmp_path, there) == "proven"
     assert image_state(tmp_path, "exit 1") == "absent"
     proof.write_text(json.dumps({"id": f"sha256:{'b' * 64}"}, indent=1))

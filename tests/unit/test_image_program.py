@@ -58,6 +58,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "commit": "c" * 40,
         "flags": FLAGS,
         "system_info": ["BLACKWELL_NATIVE_FP4 = 1"],
+        "expectation": "e1",
         "lane": {
             "lane": "l",
             "image": "gb10/x:b1-abc",
@@ -81,7 +82,8 @@ def asked(tmp_path: Path) -> str:
 
 def test_the_program_reads_what_the_deploy_writes() -> None:
     written = json.loads(box().image_file.content)
-    assert {"name", "image", "folder", "history", "commit", "flags", "system_info", "lane"} == set(written)
+    wanted = {"name", "image", "folder", "history", "commit", "flags", "system_info", "expectation", "lane"}
+    assert wanted == set(written)
     assert set(written["lane"]) == {"lane", "image", "cdi", "device", "environment"}
 
 

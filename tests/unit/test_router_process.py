@@ -52,6 +52,9 @@ def process(proc: Path, *, maps: str = "", files: tuple[str, ...] = (), tcp: str
     [
         (MAPS, (), "process 7 has /dev/nvidia-uvm mapped"),
         ("", ("/dev/null", "/dev/nvidia-uvm"), "process 7 has /dev/nvidia-uvm open"),
+        # The driver's tools may make a node anew: who opened the old one holds the device all the same.
+        (MAPS.replace("uvm\n", "uvm (deleted)\n"), (), "process 7 has /dev/nvidia-uvm mapped"),
+        ("", ("/dev/nvidia-uvm (deleted)",), "process 7 has /dev/nvidia-uvm open"),
         ("", ("/dev/nvidia-uvm-tools", "socket:[1]"), ""),
         (MAPS.replace("nvidia-uvm", "nvidia-uvm-tools"), (), ""),
         ("", (), ""),

@@ -88,16 +88,32 @@ def test_a_router_that_talks_nonsense_ends_no_watch(
 def test_a_router_that_hangs_holds_no_look_up(
     watch: program.Watch, router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eyes, "ROUTER_SECONDS", 0.2)
+    monkeypatch.setattr(eyes, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(eyes, "ROUTER_SECONDS", 0.5)
     free = threading.Event()
     router.answers["GET /models"] = lambda _: free.wait(10)
     began = time.monotonic()
-    for _ in range(3):
+    for _ in range(4):
         watch.look()
     assert time.monotonic() - began < 5
     assert "nothing in" in written(tmp_path)["router"]
     assert len([line for line in router.lines if line == "GET /models"]) == 1, "they are not piled up"
     free.set()
+
+
+def test_a_model_that_is_busy_for_long_makes_no_look_long_and_no_router_silent(
+    watch: program.Watch, router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch.eyes._find_container = lambda: None  # type: ignore[method-assign]
+    watch.look()
+    monkeypatch.setattr(eyes, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(eyes, "ROUTER_SECONDS", 60.0)
+    free = threading.Event()
+    router.answers["GET /metrics?model=big&autoload=false"] = lambda _: free.wait(10)
+    watch.look()
+    free.set()
+    assert written(tmp_path)["router"] == "answers"
+    assert [model["state"] for model in written(tmp_path)["models"]] == ["loaded", "unloaded"]
 
 
 def test_a_key_that_is_refused(watch: program.Watch, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def memory() -> dict[str, int]:
 def asked_router(programs: str, lane_file: str) -> dict[str, Any]:
     """Model name to state, by the lane's own program; ``error`` when it cannot say."""
     sys.path.insert(0, programs)
+    sys.dont_write_bytecode = True  # a look leaves nothing behind
     try:
         # It lies on the box: this program brings nothing but itself.
         router = importlib.import_module("gb10_router")
