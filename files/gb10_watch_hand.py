@@ -25,8 +25,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import gb10_router as router
-
 IDLE_SECONDS = 120.0
 PROBE_SECONDS = 15.0
 AGAIN_SECONDS = 1.0
@@ -35,6 +33,19 @@ MOST_RESTARTS = 10  # an hour, whoever asks: the last door against a watch that 
 _NO_CONTAINER = re.compile(
     r"No such container|is not running|Cannot connect to the Docker|is paused|context "
 )
+
+
+def one_line(text: str) -> str:
+    """``text`` without line ends and control characters, at most 500 characters of it."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:500]).split())
+
+
+def last_words(lane: dict[str, Any]) -> str:
+    """Why the lane's unit did not start, from its journal."""
+    # Only now: what it brings along is a third of this program's memory.
+    import gb10_router
+
+    return one_line(gb10_router.last_words(lane))
 
 
 def run(command: Sequence[str], timeout: float) -> tuple[int | None, str]:
@@ -57,7 +68,7 @@ def run(command: Sequence[str], timeout: float) -> tuple[int | None, str]:
 
 def judge_probe(status: int | None, output: str, expect: str) -> dict[str, str]:
     """What a probe's exit status and output say."""
-    last = router.one_line((output.strip().splitlines() or ["no output"])[-1])
+    last = one_line((output.strip().splitlines() or ["no output"])[-1])
     if status is None or (status and _NO_CONTAINER.search(output)):
         return {"answer": "unknown", "text": last}
     return {"answer": "yes" if status == 0 and re.search(expect, output) else "no", "text": last}
@@ -108,8 +119,8 @@ class Hand:
         if status == 0:
             return {"answer": "yes", "text": ""}
         if status is None:
-            return {"answer": "no", "text": router.one_line(output)}
-        return {"answer": "no", "text": router.one_line(router.last_words(self.lane))}
+            return {"answer": "no", "text": one_line(output)}
+        return {"answer": "no", "text": last_words(self.lane)}
 
 
 def peer_of(connection: socket.socket) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gb10_router
 import gb10_watch_hand as program
 import pytest
 from gb10_watch_eyes import ask_hand
@@ -75,7 +76,7 @@ def test_there_is_an_end_to_restarts(ran: list[list[str]]) -> None:
 
 def test_a_restart_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "run", lambda *_: (1, "Job failed. See journalctl"))
-    monkeypatch.setattr(program.router, "last_words", lambda _: "REFUSING to start: no accelerator\n")
+    monkeypatch.setattr(gb10_router, "last_words", lambda _: "REFUSING to start: no accelerator\n")
     assert program.Hand(CONFIG, LANE).answer("restart") == {
         "answer": "no", "text": "REFUSING to start: no accelerator",
     }  # fmt: skip
