@@ -147,10 +147,24 @@ def events(record: Record, readings: Mapping[str, Any]) -> dict[str, int]:
 
 def outdated(old: Record | None, new: Record, readings: Mapping[str, Any]) -> bool:
     """True when ``new`` says something that ``old`` does not: not for a later time or another person."""
+    return bool(news(old, new, readings))
+
+
+def news(old: Record | None, new: Record, readings: Mapping[str, Any]) -> list[str]:
+    """What ``new`` says that ``old`` does not, each in a word or two; the values stay in the record."""
     if not readable(old) or old is None:
-        return True
-    same = all(old.get(key) == value for key, value in new.items() if key not in ("by", "boot", "counters"))
-    return not same or any(events(old, readings).values())
+        return ["the first record"]
+    found = []
+    for key, value in new.items():
+        before = old.get(key)
+        if key in ("by", "boot", "counters") or before == value:
+            continue
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            names = (name for name in {**before, **value} if before.get(name) != value.get(name))
+            found += [f"{key} {name}" for name in names]
+        else:
+            found.append(key)
+    return found + [name for name, count in events(old, readings).items() if count]
 
 
 def text(record: Record, time: str) -> str:

@@ -6,14 +6,14 @@ import time
 
 from pyinfra.api.command import StringCommand
 from pyinfra.api.operation import operation
-from pyinfra.context import host
+from pyinfra.context import host, state
 
 from gb10.desired import Desired, PlacedFile
 from gb10.facts.drift import DriftState, question_of
 from gb10.facts.shared import look
 from gb10.operations import Commands, placed
 from gb10.operations.deploy_lock import who
-from gb10.record import make, outdated, text
+from gb10.record import make, news, text
 from gb10.revision import revision
 from gb10.stages import chosen
 
@@ -48,6 +48,10 @@ def recorded(box: Desired) -> Commands:
     """The record says what there is now; it is written only where it says something else."""
     seen = look(host, DriftState, question=question_of(box))
     record = make(box, revision(), seen, who(), chosen())
-    if outdated(seen["record"], record, seen["readings"]):
+    found = news(seen["record"], record, seen["readings"])
+    if found:
+        if state.is_executing:
+            more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+            host.log(f"recorded anew: {', '.join(found[:4])}{more}")
         content = text(record, time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
         yield from placed.file_commands(PlacedFile(box.record_path, content, mode="0600"))
