@@ -25,7 +25,8 @@ def _deploy(host: LabHost, **data: object) -> str:
 
 
 def _settled_again(host: LabHost, **data: object) -> None:
-    assert deploying.changed(_deploy(host, **data)) == []
+    output = _deploy(host, **data)
+    assert deploying.changed(output) == [], output
 
 
 def _started(host: LabHost) -> str:
