@@ -9,6 +9,8 @@ from collections.abc import Callable
 _STEP = re.compile(r"^#\d+ \[(?P<step>[^\]]+\d+/\d+)\] (?P<what>.*)")
 _LAST = re.compile(r"^gb10: the last build took (?P<seconds>\d+) s")
 _NINJA = re.compile(r"^#\d+ [0-9.]+ \[(?P<done>\d+)/(?P<all>\d+)\] ")
+# How Docker says that a step failed, behind the step's whole command.
+_STATUS = re.compile(r"did not complete successfully: exit code: \d+")
 # In front of a line of output: the step's number and its seconds, or the seconds alone.
 _OWN_TIME = re.compile(r"^(#\d+ )?\d+\.\d+ ")
 # Docker's and the compilers' words for what went wrong.
@@ -57,12 +59,23 @@ class BuildProgress:
         return f", about {_clock(int(seconds))} left if it goes as the last one" if seconds > 0 else ""
 
     def failure(self, lines: list[str]) -> list[str]:
-        """The lines that name an error, each once and not without end, or the last ones."""
-        telling = [line for line in lines if _TELLING.search(line)]
-        # Docker's own last words only say which step it was.
-        reasons = [line for line in telling if "did not complete successfully" not in line] or telling
-        shown = dict.fromkeys(_OWN_TIME.sub("", line)[:300] for line in reasons or lines)
-        return list(shown)[-12:]
+        """The lines that name an error and the last ones of the step that failed, each once and not without
+        end, then its exit status; or the last lines of all."""
+        telling = [
+            line
+            for line in lines
+            if _TELLING.search(line) and not _NINJA.match(line) and not _STATUS.search(line)
+        ]
+        shown = dict.fromkeys(_OWN_TIME.sub("", line)[:300] for line in telling + _last_words(lines))
+        status = [found[0] for line in lines if (found := _STATUS.search(line))]
+        return [*list(shown)[-12:], *status[-1:]] or lines[-12:]
+
+
+def _last_words(lines: list[str]) -> list[str]:
+    """What Docker shows again of the step that failed: between its heading and a rule."""
+    heading = next((number for number, line in enumerate(lines) if line.startswith(" > [")), len(lines))
+    rule = next((number for number in range(heading, len(lines)) if lines[number].startswith("---")), heading)
+    return [line for line in lines[heading + 1 : rule] if _OWN_TIME.sub("", line).strip()][-5:]
 
 
 def _clock(seconds: int) -> str:

@@ -99,6 +99,7 @@ def test_one_that_fails_leaves_the_lane_alone_and_says_why(host: LabHost) -> Non
     done = deploying.deploy(host, data={"image_runtime_prepare": ["echo no luck today >&2; exit 7"]})
     assert done.returncode != 0
     assert "failed with exit status" in done.stdout
+    assert "no luck today" in done.stdout
     assert "exit code: 7" in done.stdout
     assert "Traceback" not in done.stdout
     assert lane.container_id(host) == container

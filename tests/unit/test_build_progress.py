@@ -72,29 +72,43 @@ def test_the_next_step_ends_the_compilation() -> None:
     )
 
 
+SOLVE = 'ERROR: failed to solve: process "/bin/sh -c cmake" did not complete successfully: exit code: 1'
+
+
 def test_failure_shows_the_telling_lines() -> None:
-    lines = [ninja(n) for n in range(30)] + [
+    lines = [ninja(n).replace("ggml.cpp", "error.cpp") for n in range(30)] + [
         "#10 99.1 /src/ggml/src/ggml-cuda/mmq.cu(12): error: identifier is undefined",
         "#10 99.2 ninja: build stopped: subcommand failed.",
-        'ERROR: failed to solve: process "/bin/sh -c cmake" did not complete successfully: exit code: 1',
+        "------",
+        " > [build 5/7] RUN cmake:",
+        "99.1 /src/ggml/src/ggml-cuda/mmq.cu(12): error: identifier is undefined",
+        "99.2 ninja: build stopped: subcommand failed.",
+        "------",
+        SOLVE,
     ]
     # Once each, though Docker shows a step's last lines again.
-    lines += ["99.1 /src/ggml/src/ggml-cuda/mmq.cu(12): error: identifier is undefined"]
     assert BuildProgress().failure(lines) == [
         "/src/ggml/src/ggml-cuda/mmq.cu(12): error: identifier is undefined",
         "ninja: build stopped: subcommand failed.",
+        "did not complete successfully: exit code: 1",
     ]
 
 
-def test_a_step_that_says_nothing_is_named() -> None:
-    line = 'ERROR: failed to solve: process "/bin/sh -c exit 7" did not complete successfully: exit code: 7'
-    assert BuildProgress().failure(["#5 0.1 no luck", line]) == [line]
+def test_a_step_that_names_no_error_has_its_last_words() -> None:
+    lines = [
+        "#5 0.1 no luck",
+        "------",
+        " > [stage 2/3] RUN x:",
+        "0.1 no luck",
+        "------",
+        "Dockerfile:3",
+        SOLVE,
+    ]
+    assert BuildProgress().failure(lines) == ["no luck", "did not complete successfully: exit code: 1"]
     assert len(BuildProgress().failure([f"error: {'x' * 5000}"])[0]) == 300
 
 
 def test_failure_without_a_telling_line_shows_the_last_ones() -> None:
     lines = [ninja(n) for n in range(30)]
-    assert BuildProgress().failure(lines) == [
-        line.partition(" ")[2].partition(" ")[2] for line in lines[-12:]
-    ]
+    assert BuildProgress().failure(lines) == lines[-12:]
     assert BuildProgress().failure([]) == []
