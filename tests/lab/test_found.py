@@ -92,7 +92,12 @@ def test_the_next_deploy_serves_it_without_a_restart(host: LabHost) -> None:
     container = lane.container_id(host)
     done = deploying.deploy(host)
     assert done.returncode == 0, done.stdout
-    assert deploying.changed(done.stdout) == ["router: presets", "router: runs what is described"]
+    assert deploying.changed(done.stdout) == [
+        "router: presets",
+        "router: runs what is described",
+        "history: this lane answered",
+        "record: this deploy",
+    ]
     assert lane.container_id(host) == container
     served = lane.models(host)
     assert served[NAME] == "unloaded"
