@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from pyinfra.connectors.sshuserclient.client import get_host_keys
 
 from gb10.desired import Desired
 from tests.lab import deploying
@@ -27,6 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _needs_root() -> None:
     if os.geteuid() != 0:
         pytest.exit("lab tests boot a host with systemd-nspawn: run them as root, or `make test-unit`", 2)
+
+
+@pytest.fixture(autouse=True)
+def _known_hosts_are_read_again() -> None:
+    """pyinfra reads the file once in a process; here hosts come and go in one."""
+    get_host_keys.cache.clear()
 
 
 @dataclass(frozen=True)
