@@ -47,7 +47,7 @@ lab-needs:
 	@tests/machine.sh lab
 
 .PHONY: demo
-demo: setup lab-needs ## the whole product on a lab host (root, 25 minutes the first time, then 90 s)
+demo: setup lab-needs ## the whole product on a lab host (root, 25 minutes the first time, then half a minute)
 	$(BIN)/python -m tests.lab.demo
 
 .PHONY: test
