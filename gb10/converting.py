@@ -212,7 +212,7 @@ def room_fault(making: Making, found: Mapping[str, Any]) -> str:
     free, needed = int(found["docker_free_bytes"]), data.appliance_free_gib
     if not found["image"] and free < needed * 1024**3:
         return (
-            f"Docker's disk has {human(free)} free, and {needed} GiB are needed to build the appliance: "
+            f"Docker's disk has {size_text(free)} free, and {needed} GiB are needed to build the appliance: "
             "make room, or set appliance_free_gib"
         )
     result = 0 if found["part"] else making.expected.file_bytes
@@ -221,12 +221,12 @@ def room_fault(making: Making, found: Mapping[str, Any]) -> str:
     if source + result + reserve <= free:
         return ""
     return (
-        f"the disk of {data.models_dir} has {human(free)} free, and {human(source)} for the source, "
-        f"{human(result)} for the result and {human(reserve)} in reserve are needed: "
+        f"the disk of {data.models_dir} has {size_text(free)} free, and {size_text(source)} for the source, "
+        f"{size_text(result)} for the result and {size_text(reserve)} in reserve are needed: "
         "make room, `gb10 models` lists what is there"
     )
 
 
-def human(count: int) -> str:
-    """Bytes in GB or MB (powers of ten)."""
+def size_text(count: int) -> str:
+    """Bytes in GB or MB (powers of ten), as disks and hubs give them."""
     return f"{count / 1e9:.1f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"

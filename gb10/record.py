@@ -145,13 +145,9 @@ def events(record: Record, readings: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def outdated(old: Record | None, new: Record, readings: Mapping[str, Any]) -> bool:
-    """True when ``new`` says something that ``old`` does not: not for a later time or another person."""
-    return bool(news(old, new, readings))
-
-
 def news(old: Record | None, new: Record, readings: Mapping[str, Any]) -> list[str]:
-    """What ``new`` says that ``old`` does not, each in a word or two; the values stay in the record."""
+    """What ``new`` says that ``old`` does not, each in a word or two; the values stay in the record. A later
+    time or another person is no news."""
     if not readable(old) or old is None:
         return ["the first record"]
     found = []

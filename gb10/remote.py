@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyinfra.api.config import Config
 from pyinfra.api.connect import connect_all
@@ -54,11 +55,15 @@ def connected(inventory: Path, name: str | None) -> Iterator[Host]:
             host.disconnect()
 
 
+def ssh_client(host: Host) -> Any:
+    """The paramiko client of a host that is connected by SSH."""
+    return host.connector.client  # type: ignore[attr-defined]  # pyinfra's SSH connector
+
+
 def stream(host: Host, command: Sequence[str]) -> int:
     """Run ``command`` as root and copy its output as it comes. Its exit status."""
-    client = host.connector.client  # type: ignore[attr-defined]  # pyinfra's SSH connector
     line = f"sudo -n {shlex.join(command)}"
-    _, stdout, stderr = client.exec_command(line)
+    _, stdout, stderr = ssh_client(host).exec_command(line)
     while chunk := stdout.channel.recv(4096):
         sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()

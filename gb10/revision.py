@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from gb10.desired import TOP
 
@@ -20,14 +21,19 @@ class Revision:
 @cache
 def revision() -> Revision:
     """Of the folder that this program runs from."""
-    commit = _git("rev-parse", "HEAD")
-    return Revision(commit, bool(commit and _git("status", "--porcelain", "--untracked-files=no")))
+    return revision_of(TOP)
 
 
-def _git(*arguments: str) -> str:
+def revision_of(folder: Path) -> Revision:
+    """Of the work tree that ``folder`` is in."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    return Revision(commit, bool(commit and _git(folder, "status", "--porcelain", "--untracked-files=no")))
+
+
+def _git(folder: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(
-            ["git", "-C", str(TOP), *arguments], capture_output=True, text=True, timeout=20, check=False
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

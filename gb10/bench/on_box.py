@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from gb10.faults import BadInput, Fault
 from gb10.inventory import desired
 from gb10.plan_view import plan_json
 from gb10.preset_options import near_miss
+from gb10.revision import revision_of
 from gb10.slots import Slots
 
 PROBE_SECONDS = 90
@@ -41,7 +41,7 @@ class BoxUnderTest:
         box = desired(host)
         self.host = host
         self.box: Desired = replace(box, found=found_on(host, box).models)
-        self.router = Router(wire_to(host, box.data.lane_port, _address(box)), read_key(host, box.key_path))
+        self.router = Router(wire_to(host, box.data.lane_port, box.lane_host), read_key(host, box.key_path))
         self.presets = Presets(host, self.box)
         self._trained = {
             preset.name: preset.shape.context_length for preset in self.box.plan.presets if preset.shape
@@ -165,21 +165,7 @@ def plan_of(box: Desired) -> dict[str, object]:
     }
 
 
-def git_revision(folder: Path, run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> str:
+def git_revision(folder: Path) -> str:
     """The project's commit, with ``+`` where files differ from it; empty outside of a repository."""
-
-    def git(*words: str) -> str:
-        try:
-            done = run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
-        except OSError:
-            return ""
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    commit = git("rev-parse", "HEAD")
-    changed = commit and git("status", "--porcelain", "--untracked-files=no")
-    return f"{commit}+" if changed else commit
-
-
-def _address(box: Desired) -> str:
-    address = box.data.lane_address
-    return "127.0.0.1" if address == "0.0.0.0" else address  # noqa: S104  (where it is published)
+    found = revision_of(folder)
+    return f"{found.commit}+" if found.dirty else found.commit

@@ -17,6 +17,8 @@ from paramiko.ssh_exception import ChannelException
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 
+from gb10.remote import ssh_client
+
 OPEN_SECONDS = 30
 OUTPUT_BYTES = 1 << 20  # of a command on the box: far more than any of ours prints
 
@@ -83,7 +85,7 @@ def wire_to(host: Host, port: int, address: str = "127.0.0.1") -> Callable[[floa
     """
 
     def open_wire(timeout: float) -> ChannelSocket:
-        transport = _client(host).get_transport()
+        transport = ssh_client(host).get_transport()
         try:
             channel = transport.open_channel(
                 "direct-tcpip", (address, port), ("127.0.0.1", 0), timeout=OPEN_SECONDS
@@ -111,7 +113,9 @@ def run_as_root(
     Raises TimeoutError after ``seconds`` without a byte, ConnectionError when the connection is lost.
     """
     try:
-        writer, stdout, stderr = _client(host).exec_command(f"sudo -n {shlex.join(command)}", timeout=seconds)
+        writer, stdout, stderr = ssh_client(host).exec_command(
+            f"sudo -n {shlex.join(command)}", timeout=seconds
+        )
         if stdin:
             writer.write(stdin.encode())
         writer.channel.shutdown_write()
@@ -137,7 +141,3 @@ def read_key(host: Host, path: str) -> str:
     if not re.fullmatch(r"[\x21-\x7e]+", key):
         raise PyinfraError(f"{host.name}: {path} does not hold an API key: run the deploy again")
     return key
-
-
-def _client(host: Host) -> Any:
-    return host.connector.client  # type: ignore[attr-defined]  # pyinfra's SSH connector

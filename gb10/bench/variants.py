@@ -17,6 +17,7 @@ from pyinfra.api.host import Host
 from gb10.bench.tunnel import run_as_root
 from gb10.desired import TOP, Desired
 from gb10.preset_options import TRUTHY
+from gb10.remote import ssh_client
 from gb10.slots import Slots
 
 BEAT_SECONDS = 15  # the program on the box waits for 120
@@ -93,7 +94,7 @@ class Presets:
         program = (TOP / "files" / "gb10_presets_hold.py").read_text()
         reload = ["python3", "-I", box.program_files["gb10_router.py"].path, box.lane_path, "reload"]
         line = ["python3", "-I", "-c", program, box.presets_path, *reload]
-        client: Any = self._host.connector.client  # type: ignore[attr-defined]  # pyinfra's SSH connector
+        client = ssh_client(self._host)
         try:
             stdin, stdout, stderr = client.exec_command(f"sudo -n {shlex.join(line)}", timeout=HOLD_SECONDS)
             stdin.write(json.dumps({"before": before, "content": content}).encode() + b"\n")

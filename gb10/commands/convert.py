@@ -15,7 +15,7 @@ from gb10.conversion import DEFAULT_OUTTYPE, OTHER_OUTTYPE, OUTTYPES, WHY_Q8_0
 from gb10.convert_expect import judge, kinds
 from gb10.convert_job import Making
 from gb10.convert_source import Source, read_source
-from gb10.converting import human
+from gb10.converting import size_text
 from gb10.desired import TOP, Desired
 from gb10.faults import BadInput, Fault
 from gb10.hub import HubClient, HubError, read_token
@@ -79,7 +79,7 @@ def convert(
         entry = _prove(host, making, size, sha256)
         _write(TOP / box.data.models_lock, entry)
         converting.accept(host, making)
-    click.echo(f"{host.name}: {making.result}: {human(size)}, sha256 {sha256}")
+    click.echo(f"{host.name}: {making.result}: {size_text(size)}, sha256 {sha256}")
     click.echo(f"The recipe is in {box.data.models_lock}: commit it.")
     _offer(making, wish.model)
 
@@ -163,10 +163,10 @@ def _show(host: Host, making: Making) -> None:
     why = WHY_Q8_0 if making.outtype == DEFAULT_OUTTYPE else OTHER_OUTTYPE
     click.echo(f"{host.name}: {making.name} from {source.repo} at {source.commit}")
     click.echo(
-        f"  source   {human(source.size)} in {len(source.files)} files, kept in {making.source_folder}"
+        f"  source   {size_text(source.size)} in {len(source.files)} files, kept in {making.source_folder}"
     )
     packed = f"{expected.nvfp4 / 1e9:.2f} billion weights in NVFP4" if expected.nvfp4 else "no NVFP4 in it"
-    click.echo(f"  result   about {human(expected.likely)}, {packed}: {making.result}")
+    click.echo(f"  result   about {size_text(expected.likely)}, {packed}: {making.result}")
     click.echo(f"  outtype  {making.outtype}: {why}")
     click.echo(
         f"  by       the converter of llama.cpp {making.box.data.llama_ref} in {making.box.appliance_image}"

@@ -32,7 +32,7 @@ from gb10.faults import BadInput, Fault
 from gb10.image_file import CHUNK_BYTES, read_image_file, sum_path, write_sum
 from gb10.image_view import image_table, proof_lines
 from gb10.inventory import desired
-from gb10.remote import connected
+from gb10.remote import connected, ssh_client
 
 # What docker load and the unpacked layers take beside the file itself.
 ROOM = 2.2
@@ -181,8 +181,7 @@ def _line(host: Host, command: str) -> str:
 
 
 def _channel(host: Host, command: str) -> Any:
-    client = host.connector.client  # type: ignore[attr-defined]  # pyinfra's SSH connector
-    channel = client.get_transport().open_session()
+    channel = ssh_client(host).get_transport().open_session()
     # A pipe tells the status of its last part alone.
     channel.exec_command(shlex.join(["sudo", "-n", "bash", "-c", f"set -o pipefail; {command}"]))
     return channel

@@ -16,6 +16,7 @@ from pyinfra.api.host import Host
 from gb10.catalogue import Model
 from gb10.commands import options
 from gb10.conversion import SOURCES, make_command, not_made
+from gb10.converting import size_text
 from gb10.desired import TOP, Desired
 from gb10.facts.found import found_on
 from gb10.faults import BadInput, Fault
@@ -95,11 +96,6 @@ def rm(name: str, yes: bool, host_name: str | None, inventory: Path) -> None:
         kept = "" if entry["freed"] else " (another name keeps the bytes on the disk)"
         click.echo(f"removed {entry['path']}{kept}")
     click.echo(f"{size_text(sum(entry['freed'] for entry in answer['removed']))} freed")
-
-
-def size_text(count: int) -> str:
-    """Bytes in GB or MB (powers of ten), as disks and hubs give them."""
-    return f"{count / 1e9:.1f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"
 
 
 def _share(entry: Found) -> str:

@@ -42,6 +42,12 @@ class ImageState(FactBase[str]):
         return "proven" if proven.get("expectation") == self.expectation and "id" in proven else "unproven"
 
 
+def _list_command(program: str, description: str, *more: str) -> str:
+    """``PROGRAM DESCRIPTION list``; nothing where a deploy has not put both there yet."""
+    run = shlex.join(["python3", program, description, "list", *more])
+    return f"if [ -e {shlex.quote(program)} -a -e {shlex.quote(description)} ]; then {run} || true; fi"
+
+
 class Images(FactBase[list[dict[str, Any]]]):
     """All images of the lane's name, newest first, as ``gb10_image.py list`` says; [] before it is there.
 
@@ -53,8 +59,7 @@ class Images(FactBase[list[dict[str, Any]]]):
         return []
 
     def command(self, program: str, description: str, whole: bool = False) -> str:
-        run = shlex.join(["python3", program, description, "list", *(["whole"] if whole else [])])
-        return f"if [ -e {shlex.quote(program)} -a -e {shlex.quote(description)} ]; then {run} || true; fi"
+        return _list_command(program, description, *(["whole"] if whole else []))
 
     def process(self, output: list[str]) -> list[dict[str, Any]]:
         try:
@@ -74,8 +79,7 @@ class Generations(FactBase[dict[str, Any]]):
         return {"current": 0, "installed": "", "generations": [], "changes": []}
 
     def command(self, program: str, lane: str) -> str:
-        run = shlex.join(["python3", program, lane, "list"])
-        return f"if [ -e {shlex.quote(program)} -a -e {shlex.quote(lane)} ]; then {run} || true; fi"
+        return _list_command(program, lane)
 
     def process(self, output: list[str]) -> dict[str, Any]:
         try:

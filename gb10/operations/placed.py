@@ -7,6 +7,7 @@ target's folder, gets its owner and mode there, is synced, and then takes the na
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from io import BytesIO
 from uuid import uuid4
 
@@ -26,6 +27,19 @@ _INTO_PLACE = (
     'cp "$1" "$new"; rm -f "$1"; '
     'chown "$3" "$new"; chmod "$4" "$new"; sync "$new"; mv -T "$new" "$2"; sync "$(dirname "$2")"'
 )
+
+
+# From /: cp of coreutils 9.1 loses the leading slash of a path with --parents.
+SET_ASIDE = (
+    'set -e; aside="$1"; shift; mkdir -p "$aside"; cd /; '
+    'for file; do cp -a --parents "$file" "$aside"; rm -f "$file"; done'
+)
+
+
+def set_aside(folder: str, paths: Iterable[str]) -> StringCommand:
+    """Moves files below ``folder``, each with its whole path. For use inside an operation."""
+    words = (QuoteString(path) for path in paths)
+    return StringCommand("sh", "-c", QuoteString(SET_ASIDE), "-", QuoteString(folder), *words)
 
 
 def file_commands(placed: PlacedFile) -> Commands:

@@ -15,14 +15,11 @@ from gb10.desired import Desired
 from gb10.facts.drift import DriftState, question_of
 from gb10.facts.shared import look
 from gb10.operations import Commands
+from gb10.operations.placed import set_aside
 from gb10.record import readable
 
 # Where an administrator's drop-ins lie; those of packages are not touched.
 OURS_TO_REMOVE = ("/etc/systemd/", "/run/systemd/", "/usr/local/lib/systemd/")
-_SET_ASIDE = (
-    'set -e; aside="$1"; shift; mkdir -p "$aside"; cd /; '
-    'for file; do cp -a --parents "$file" "$aside"; rm -f "$file"; done'
-)
 # $1 the image that the deploy built, $2 the tag. Without that image the tag goes, and it is built again.
 _TAG_AGAIN = (
     'if docker image inspect "$1" >/dev/null 2>&1; then docker tag "$1" "$2"; '
@@ -54,9 +51,7 @@ def drop_ins(box: Desired) -> Commands:
         if path.startswith(OURS_TO_REMOVE) and path.split("/")[-2] == f"{box.unit}.d"
     )
     if found:
-        aside = QuoteString(f"{box.data.state_dir}/taken-over")
-        words = (QuoteString(path) for path in found)
-        yield StringCommand("sh", "-c", QuoteString(_SET_ASIDE), "-", aside, *words)
+        yield set_aside(f"{box.data.state_dir}/taken-over", found)
         yield StringCommand("systemctl", "daemon-reload")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.command import StringCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
 
@@ -12,15 +12,8 @@ from gb10.boxdata import OldLane
 from gb10.desired import Desired
 from gb10.facts.probe import OldLanes
 from gb10.facts.shared import look
-from gb10.operations import Commands
+from gb10.operations import Commands, placed
 from gb10.stages import stage
-
-# Unit files are kept below state_dir: a lane that was needed after all can be put back.
-# From /: cp of coreutils 9.1 loses the leading slash of a path with --parents.
-_SET_ASIDE = (
-    'set -e; aside="$1"; shift; mkdir -p "$aside"; cd /; '
-    'for file; do cp -a --parents "$file" "$aside"; rm -f "$file"; done'
-)
 
 
 @stage("lanes")
@@ -50,8 +43,8 @@ def retired(lane: OldLane, aside: str, among: Sequence[OldLane] = ()) -> Command
     if known and state["enabled"] in ("enabled", "enabled-runtime", "linked", "linked-runtime", "alias"):
         yield StringCommand("systemctl", "disable", lane.unit)
     if state["files"]:
-        files = (QuoteString(path) for path in state["files"])
-        yield StringCommand("sh", "-c", QuoteString(_SET_ASIDE), "-", QuoteString(aside), *files)
+        # Kept below state_dir: a lane that was needed after all can be put back.
+        yield placed.set_aside(aside, state["files"])
         yield StringCommand("systemctl", "daemon-reload")
     if state["active"] == "failed" or (known and state["files"]):
         # A failed unit without a file stays in systemd's lists for ever.

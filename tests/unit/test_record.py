@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gb10.faults import BadInput
-from gb10.record import events, files_by_stage, make, outdated, readable, text, wants
+from gb10.record import events, files_by_stage, make, news, readable, text, wants
 from gb10.revision import Revision
 from gb10.stages import chosen, stage, with_followers
 from tests.unit.boxes import box
@@ -30,7 +30,7 @@ def test_every_file_belongs_to_a_stage() -> None:
 
 
 def test_the_same_again_is_not_written() -> None:
-    assert not outdated(json.loads(text(RECORD, "now")), again(), seen(BOX)["readings"])
+    assert not news(json.loads(text(RECORD, "now")), again(), seen(BOX)["readings"])
 
 
 @pytest.mark.parametrize(
@@ -44,18 +44,18 @@ def test_the_same_again_is_not_written() -> None:
     ],
 )
 def test_what_it_says_anew_is_written(changes: dict[str, Any]) -> None:
-    assert outdated(RECORD, again(**changes), seen(BOX)["readings"])
+    assert news(RECORD, again(**changes), seen(BOX)["readings"])
 
 
 def test_a_reboot_alone_is_not_written() -> None:
     readings = {**seen(BOX)["readings"], "boot": "two"}
-    assert not outdated(RECORD, again(seen={**seen(BOX), "readings": readings}), readings)
+    assert not news(RECORD, again(seen={**seen(BOX), "readings": readings}), readings)
 
 
 @pytest.mark.parametrize("old", [None, {}, {"version": 0}, {"version": 99}])
 def test_a_record_of_another_shape_counts_as_none(old: Any) -> None:
     assert not readable(old)
-    assert outdated(old, RECORD, seen(BOX)["readings"])
+    assert news(old, RECORD, seen(BOX)["readings"])
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from gb10.facts.host_report import Host, HostReport
 from gb10.facts.models import ModelFiles
 from gb10.facts.probe import BoxReport, OldLanes
 from gb10.faults import BadInput
+from gb10.operations import placed
 from gb10.stages import image, lanes, models, preflight, verify
 from tests.unit.boxes import FactHost, box, commands, verbs
 
@@ -96,7 +97,7 @@ def test_unit_files_are_kept_aside(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(file.name)
     aside = tmp_path / "aside"
-    subprocess.run(["sh", "-c", lanes._SET_ASIDE, "-", str(aside), *map(str, files)], check=True)
+    subprocess.run(["sh", "-c", placed.SET_ASIDE, "-", str(aside), *map(str, files)], check=True)
     for file in files:
         assert not file.exists()
         assert (aside / str(file).lstrip("/")).read_text() == file.name
