@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
@@ -41,14 +43,20 @@ def cost(host: LabHost) -> Cost:
     return Cost(time.monotonic(), cpu, resident)
 
 
-def cost_table(before: Cost, after: Cost, title: str) -> Table:
-    """Share of one core and resident memory between two readings."""
+def cpu_spent(costs: Sequence[Cost], unit: str) -> float:
+    """CPU seconds over these readings. systemd counts from 0 again when a unit is started anew."""
+    figures = [one.cpu.get(unit, 0.0) for one in costs]
+    return sum(now - then if now >= then else now for then, now in itertools.pairwise(figures))
+
+
+def cost_table(costs: Sequence[Cost], title: str) -> Table:
+    """Share of one core over these readings, and the most that was resident."""
     table = Table("unit", "% of a core", "MiB resident", title=title)
-    seconds = after.at - before.at
+    seconds = costs[-1].at - costs[0].at
     for unit in UNITS:
-        used = after.cpu.get(unit, 0.0) - before.cpu.get(unit, 0.0)
-        resident = after.resident.get(unit, 0.0)
-        table.add_row(unit, f"{100 * used / seconds:.2f}", f"{resident:.1f}" if unit in OURS else "")
+        resident = max(one.resident.get(unit, 0.0) for one in costs)
+        share = 100 * cpu_spent(costs, unit) / seconds
+        table.add_row(unit, f"{share:.2f}", f"{resident:.1f}" if unit in OURS else "")
     return table
 
 
@@ -67,7 +75,7 @@ def main(name: str, seconds: int) -> None:
             time.sleep(5)
             before = cost(host)
             time.sleep(seconds)
-            rows.append(cost_table(before, cost(host), f"{title}, {seconds} s idle"))
+            rows.append(cost_table((before, cost(host)), f"{title}, {seconds} s idle"))
     except LabError as error:
         raise click.ClickException(str(error)) from None
     for table in rows:
