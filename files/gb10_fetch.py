@@ -14,7 +14,9 @@ How it stays safe:
 - Bytes go to PATH.part; PATH.part.json says how many of them are on the disk for sure. It may be killed at
   any moment, and the next run goes on from there. That is why no signal is handled.
 - A file gets its name after its size and its sha256 are right. A set of shards gets its names together.
-- Nothing is deleted or overwritten but this program's own .part files.
+- Nothing is deleted or overwritten but this program's own .part files. Another file under a wanted name has
+  it until the right one is proven; then it is set aside as NAME.set-aside-TIME, and a running router is to be
+  started anew (.gb10-replaced.json), for it may hold what it read of the other one.
 - The token goes to the hub's own origin only, and to no output.
 - It leaves the page cache as it found it: on this machine the page cache and the models share one memory.
 
@@ -55,6 +57,7 @@ LONGEST_WAIT_S = 120.0
 REDIRECTS = {301, 302, 303, 307, 308}
 FICLONE = 0x40049409  # ioctl of linux/fs.h: the copy shares its blocks with the source (btrfs, xfs)
 SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+REPLACED = ".gb10-replaced.json"
 PLAIN = re.compile(r"^[A-Za-z0-9._/-]+$")
 SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
@@ -317,6 +320,23 @@ def human(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 10_000_000 else f"{count} bytes"
 
 
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def set_aside(path: Path, models_dir: Path) -> Path:
+    """Renames a file out of the way and returns its new name; notes the moment, on the clock by which systemd
+    tells when a service started."""
+    moment = {"boot": boot_id(), "monotonic_us": time.monotonic_ns() // 1000}
+    write_atomically(models_dir / REPLACED, moment)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    aside = path.with_name(f"{path.name}.set-aside-{stamp}")
+    while os.path.lexists(aside):
+        aside = aside.with_name(f"{aside.name}-")
+    path.rename(aside)
+    return aside
+
+
 class Verified:
     """What was read once need not be read again: path -> sha256, as long as size, mtime and inode stay."""
 
@@ -557,52 +577,61 @@ class Hub:
 
 @dataclass(frozen=True)
 class Ready:
-    """A proven file that waits for its name. `staged` is None when it has it already."""
+    """A proven file that waits for its name. `staged` is None when it has it already; `replaces`: another
+    file has that name, and is to be set aside."""
 
     wanted: Wanted
     staged: Path | None
     how: str
     source: Path | None = None
+    replaces: bool = False
 
 
 class Fetcher:
     def __init__(self, manifest: Manifest, hub: Hub, report: Report, verified: Verified) -> None:
         self.manifest, self.hub, self.report, self.verified = manifest, hub, report, verified
-        self.found = find_copies(manifest)
+        self.to_come = to_come(manifest, verified)
+        self.found = find_copies(manifest, self.to_come)
 
     def check_space(self) -> None:
         """Before the first byte: do all the files fit, with the reserve? Raises `Failed` with the numbers."""
-        shortage = shortage_of(self.manifest, self.found)
+        shortage = shortage_of(self.manifest, self.to_come, self.found)
         if shortage:
             raise Failed(f"{shortage}: make room; nothing was fetched")
 
     def prepare(self, wanted: Wanted) -> Ready:
         """Brings one file as far as it goes without its name. Raises `Failed`."""
-        if os.path.lexists(wanted.path):
-            return self._already_there(wanted)
+        replaces = os.path.lexists(wanted.path)
+        if replaces and (ready := self._already_there(wanted)):
+            return ready
         wanted.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         for copy in self.found.get(wanted, ()):
-            ready = self._take_copy(wanted, copy)
+            ready = self._take_copy(wanted, copy, replaces)
             if ready:
                 return ready
         if wanted.made:
             raise Failed(f"{wanted.path} is not there, and no hub has it: run `{wanted.made}`")
         self._download(wanted)
-        return Ready(wanted, wanted.part, "download")
+        return Ready(wanted, wanted.part, "download", replaces=replaces)
 
-    def _already_there(self, wanted: Wanted) -> Ready:
-        path, keep = wanted.path, "nothing here overwrites it: `gb10 models rm` removes a model's files"
+    def _already_there(self, wanted: Wanted) -> Ready | None:
+        """What has the name, if it is the right file; None if it is to be set aside. Raises `Failed`."""
+        path = wanted.path
         if not path.is_file():
             raise Failed(f"{path} is there, but it is no file: move it away")
         size = path.stat().st_size
         if size != wanted.size:
-            raise Failed(f"another file is at {path} ({size} bytes, the lock says {wanted.size}); {keep}")
-        sha256 = self._known_digest(wanted, path)
-        if sha256 != wanted.sha256:
-            raise Failed(
-                f"another file is at {path} (sha256 {sha256}, the lock says {wanted.sha256}); {keep}"
-            )
-        return Ready(wanted, None, "already there", path)
+            other = f"{size} bytes, the lock says {wanted.size}"
+        else:
+            sha256 = self._known_digest(wanted, path)
+            if sha256 == wanted.sha256:
+                return Ready(wanted, None, "already there", path)
+            other = f"sha256 {sha256}, the lock says {wanted.sha256}"
+        if wanted.made:
+            way = f"no hub has the right one: `gb10 models rm` its model, then `{wanted.made}`"
+            raise Failed(f"another file is at {path} ({other}); {way}")
+        self.report.emit("note", file=wanted.label, message=f"another file is at {path} ({other})")
+        return None
 
     def _known_digest(self, wanted: Wanted, path: Path) -> str:
         sha256 = self.verified.sha256(path)
@@ -612,7 +641,7 @@ class Fetcher:
             self.verified.remember(path, sha256)
         return sha256
 
-    def _take_copy(self, wanted: Wanted, copy: Path) -> Ready | None:
+    def _take_copy(self, wanted: Wanted, copy: Path, replaces: bool) -> Ready | None:
         """A copy on the box, as a hard link if that can be, else copied; None if it is another file.
 
         No symbolic link: the container sees the models folder alone, so it would point to nothing in there.
@@ -627,13 +656,13 @@ class Fetcher:
                 with contextlib.suppress(OSError):
                     os.link(copy, staged)
                     if staged.samefile(copy) and self.verified.sha256(copy) == wanted.sha256:
-                        return Ready(wanted, staged, "hard link", copy)
+                        return Ready(wanted, staged, "hard link", copy, replaces)
             staged.unlink(missing_ok=True)
             if free_bytes(staged.parent) < wanted.size + self.manifest.reserve_bytes:
                 raise Failed(f"{copy} would do, but the disk has no room for a second copy: make room")
             with self.report.track(wanted, "copy") as track:
                 if copy_file(copy, staged, track) == wanted.sha256:
-                    return Ready(wanted, staged, "copy", copy)
+                    return Ready(wanted, staged, "copy", copy, replaces)
         except OSError as error:
             self.report.emit("note", file=wanted.label, message=f"{copy} is of no use: {error}: downloading")
         staged.unlink(missing_ok=True)
@@ -707,9 +736,12 @@ class Fetcher:
         """The last step: the proven file gets its name. Raises `Failed`."""
         wanted = ready.wanted
         if ready.staged is not None:
-            if os.path.lexists(wanted.path):
+            aside = None
+            if os.path.lexists(wanted.path) and not ready.replaces:
                 raise Failed(f"{wanted.path} has come up meanwhile: not overwritten")
             try:
+                if ready.replaces:
+                    aside = set_aside(wanted.path, self.manifest.models_dir)
                 ready.staged.rename(wanted.path)
                 sync_folder(wanted.path.parent)
             except OSError as error:
@@ -717,6 +749,9 @@ class Fetcher:
             wanted.part.unlink(missing_ok=True)
             wanted.part.with_name(wanted.part.name + ".json").unlink(missing_ok=True)
             self.verified.remember(wanted.path, wanted.sha256)
+            if aside:
+                told = f"the file that was at {wanted.path} is kept as {aside.name}"
+                self.report.emit("note", file=wanted.label, message=told)
         fields: dict[str, Any] = {"file": wanted.label, "path": str(wanted.path), "size": wanted.size}
         if ready.source:
             self.report.emit("used-in-place", **fields, how=ready.how, source=str(ready.source))
@@ -761,12 +796,31 @@ def copy_file(source: Path, target: Path, track: Track) -> str:
     return str(digest_of(target, track).hexdigest())
 
 
-def find_copies(manifest: Manifest) -> dict[Wanted, list[Path]]:
-    """Files on the box that may be a wanted one: the same size in bytes, the likeliest name first."""
+def state_of(wanted: Wanted, verified: Verified) -> tuple[str, int]:
+    """``missing``, ``partial``, ``wrong``, ``unverified`` or ``ok``, and how many bytes are there. By names,
+    sizes and what was verified before."""
+    if os.path.lexists(wanted.path):
+        count = wanted.path.stat().st_size if wanted.path.is_file() else 0
+        sha256 = verified.sha256(wanted.path)
+        if count != wanted.size or sha256 not in (None, wanted.sha256):
+            return "wrong", count
+        return ("ok" if sha256 else "unverified"), count
+    if wanted.part.exists():
+        return "partial", min(wanted.part.stat().st_size, wanted.size)
+    return "missing", 0
+
+
+def to_come(manifest: Manifest, verified: Verified) -> list[Wanted]:
+    """What is not there, or is known to be another file."""
+    settled = ("ok", "unverified")
+    return [wanted for wanted in manifest.files if state_of(wanted, verified)[0] not in settled]
+
+
+def find_copies(manifest: Manifest, needed: Sequence[Wanted]) -> dict[Wanted, list[Path]]:
+    """Files on the box that may be a needed one: the same size in bytes, the likeliest name first."""
     by_size: dict[int, list[Wanted]] = {}
-    for wanted in manifest.files:
-        if not os.path.lexists(wanted.path):
-            by_size.setdefault(wanted.size, []).append(wanted)
+    for wanted in needed:
+        by_size.setdefault(wanted.size, []).append(wanted)
     found: dict[Wanted, list[Path]] = {}
     seen: set[tuple[int, int]] = set()
     for root in (manifest.models_dir, *manifest.search) if by_size else ():
@@ -795,21 +849,15 @@ def likeliest_first(wanted: Wanted, paths: list[Path]) -> list[Path]:
 # ---------------------------------------------------------------------------------------------- runs
 
 
+def verified_in(models_dir: Path) -> Verified:
+    return Verified(models_dir / ".gb10-verified.json")
+
+
 def look(manifest: Manifest) -> dict[str, Any]:
     """What is there, by names, sizes and what was verified before. Reads no model file."""
-    verified = Verified(manifest.models_dir / ".gb10-verified.json")
-    files = []
+    verified, files = verified_in(manifest.models_dir), []
     for wanted in manifest.files:
-        count, state = 0, "missing"
-        if os.path.lexists(wanted.path):
-            count = wanted.path.stat().st_size if wanted.path.is_file() else 0
-            sha256 = verified.sha256(wanted.path)
-            if count != wanted.size or sha256 not in (None, wanted.sha256):
-                state = "wrong"
-            else:
-                state = "ok" if sha256 else "unverified"
-        elif wanted.part.exists():
-            count, state = min(wanted.part.stat().st_size, wanted.size), "partial"
+        state, count = state_of(wanted, verified)
         entry = {"repo": wanted.repo, "file": wanted.file, "path": str(wanted.path), "size": wanted.size}
         files.append({**entry, "state": state, "bytes": count})
     return {
@@ -820,25 +868,25 @@ def look(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def shortage_of(manifest: Manifest, found: Mapping[Wanted, Sequence[Path]]) -> str:
+def shortage_of(manifest: Manifest, needed: Sequence[Wanted], found: Mapping[Wanted, Sequence[Path]]) -> str:
     """Which disk has no room for what is to come, with the numbers; empty when all fits with the reserve.
 
     ``found`` are copies on the box (`find_copies`): one on the same disk becomes a link and takes none.
     """
-    needed: dict[int, int] = {}
+    counts: dict[int, int] = {}
     folders: dict[int, Path] = {}
-    for wanted in manifest.files:
+    for wanted in needed:
         folder = wanted.path.parent
         while not folder.exists():
             folder = folder.parent
         device = folder.stat().st_dev
         linkable = any(copy.stat().st_dev == device for copy in found.get(wanted, ()))
-        if os.path.lexists(wanted.path) or linkable or wanted.made:
+        if linkable or wanted.made:
             continue
         part = wanted.part.stat().st_blocks * 512 if wanted.part.exists() else 0
-        needed[device] = needed.get(device, 0) + max(0, wanted.size - part)
+        counts[device] = counts.get(device, 0) + max(0, wanted.size - part)
         folders[device] = folder
-    for device, count in needed.items():
+    for device, count in counts.items():
         free = free_bytes(folders[device])
         if count + manifest.reserve_bytes > free:
             return (
@@ -892,9 +940,7 @@ def sole_run(manifest: Manifest, report: Report) -> Iterator[None]:
 
 def fetch(manifest: Manifest, report: Report, token: str | None) -> list[str]:
     """Brings every file of the manifest. Returns the labels of those that could not be had."""
-    fetcher = Fetcher(
-        manifest, Hub(manifest, token), report, Verified(manifest.models_dir / ".gb10-verified.json")
-    )
+    fetcher = Fetcher(manifest, Hub(manifest, token), report, verified_in(manifest.models_dir))
     fetcher.check_space()
     report.emit("start", files=len(manifest.files), size=sum(wanted.size for wanted in manifest.files))
     groups: dict[str, list[Wanted]] = {}
@@ -936,7 +982,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         manifest = read_manifest(Path(arguments[-1]))
         if check:
-            shortage = shortage_of(manifest, find_copies(manifest))
+            needed = to_come(manifest, verified_in(manifest.models_dir))
+            shortage = shortage_of(manifest, needed, find_copies(manifest, needed))
             print(json.dumps({**look(manifest), "shortage": shortage}, indent=1))
             return 0
         report.secret = token = read_token(manifest.token_file)

@@ -6,7 +6,8 @@
     python3 gb10_models.py remove QUESTION    {"models_dir": path, "paths": [files to remove]}
 
 Question and answer are JSON. `list` changes nothing and reads no file's content; it answers with `found`:
-name, path, paths (of all shards), bytes and shards of each GGUF model that is none of `known` under any name.
+name, path, paths (of all shards), bytes and shards of each GGUF model that is none of `known` under any name,
+and of each file that the downloader has set aside.
 `sources` are the repositories in that folder, by OWNER/NAME@COMMIT, with paths and bytes.
 `remove` takes nothing but the files named, each in models_dir, and the downloader's parts of them; then the
 folders that this left empty.
@@ -30,6 +31,8 @@ SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$"
 # Parts of a model and no model of their own, by llama.cpp's own rules for a models folder.
 HELPERS = re.compile(r"mmproj|^(mtp|dspark|dflash)-")
 CACHED = re.compile(r"^models--(?P<repo>.+?)/snapshots/[^/]+/(?P<file>.+)$")
+# What the downloader calls a file that was another one than the lock says.
+ASIDE = re.compile(r"\.gguf\.set-aside-\w+-*$")
 PARTS = (".part", ".part.json", ".copy.part")
 
 
@@ -42,7 +45,7 @@ def gguf_files(folders: Sequence[str]) -> Iterator[tuple[Path, Path]]:
     for folder in map(Path, folders):
         for place, _, names in os.walk(folder):
             for name in sorted(names):
-                if name.endswith(".gguf"):
+                if name.endswith(".gguf") or ASIDE.search(name):
                     yield folder, Path(place, name)
 
 
@@ -68,7 +71,8 @@ def find(folders: Sequence[str], known: Sequence[str]) -> list[dict[str, Any]]:
         except OSError:
             continue  # a link to nothing
         mark = (figures.st_dev, figures.st_ino)
-        if mark in seen or not stat.S_ISREG(figures.st_mode) or HELPERS.search(path.name):
+        part = HELPERS.search(path.name) and not ASIDE.search(path.name)
+        if mark in seen or not stat.S_ISREG(figures.st_mode) or part:
             continue
         seen.add(mark)
         shard = SHARD.match(str(path))

@@ -262,12 +262,15 @@ def _model_files(case: Case) -> Iterator[Item]:
         key = f"models: {path}"
         digest, state = case.seen["facts"].get(key, "missing"), case.model_states.get(path, "ok")
         made = case.made(case.changed(key), case.moved("models"))
-        if digest not in (file["sha256"], "unverified", "missing"):
-            do = f"{BY_HAND}: `gb10 models rm` its model, and deploy: nothing overwrites a model file"
-            yield _item(key, should, f"sha256 {digest[:12]}", made, do)
-        elif state == "wrong":
-            do = f"{BY_HAND}: `gb10 models rm` its model, and deploy: nothing overwrites a model file"
-            yield _item(key, should, "another file", made, do)
+        other = digest not in (file["sha256"], "unverified", "missing")
+        if state == "wrong" or other:
+            if file.get("made"):
+                do = f"{BY_HAND}: `gb10 models rm` its model, then `{file['made']}`"
+            elif state == "wrong":
+                do = "a deploy (stage models) fetches the right one and sets this one aside"
+            else:  # a look that reads it all (--deep) found what its size and times do not show
+                do = f"{BY_HAND}: `touch {path}` on the box; then a deploy (stage models) reads it again"
+            yield _item(key, should, f"sha256 {digest[:12]}" if other else "another file", made, do)
         elif state == "unverified":
             yield _item(
                 key, should, "changed since it was read", made, "a deploy (stage models) reads it again"

@@ -23,7 +23,8 @@ class DriftState(ProbeFact):
     or ``models_error``; ``readings``: ``boot`` (id), ``time`` (seconds since the epoch), ``oom_kills`` and
     ``restarts`` (counters), ``disks`` (path to [bytes free, bytes in all]), ``reboot`` (packages that want
     one, null for none) and ``would_move`` (package to [installed, candidate]); ``record``, what the last
-    deploy left, or null, and ``record_state``, as in ``files``; ``key_newer``, as in `LaneState`; ``lock``,
+    deploy left, or null, and ``record_state``, as in ``files``; ``key_newer`` and ``models_newer``, as in
+    `LaneState`; ``lock``,
     ``{"who", "since"}`` of the deploy that is under way, or null.
     """
 
@@ -69,7 +70,13 @@ def foresee(host: Host, box: Desired) -> None:
 
 def lane_question(box: Desired) -> dict[str, str]:
     """The question of `LaneState` about the lane of ``box``."""
-    return {"unit": box.unit, "lane": box.data.lane_name, "presets": box.presets_path, "key": box.key_path}
+    return {
+        "unit": box.unit,
+        "lane": box.data.lane_name,
+        "presets": box.presets_path,
+        "key": box.key_path,
+        "models_dir": box.data.models_dir,
+    }
 
 
 def lane_state(seen: Mapping[str, Any], box: Desired) -> dict[str, Any]:
@@ -86,6 +93,7 @@ def lane_state(seen: Mapping[str, Any], box: Desired) -> dict[str, Any]:
         "presets_file": "".join(seen["files"].get(box.presets_path, "").split()[2:]),
         "key": {"mode": mode, "owner": owner, "size": 0 if rest == ["empty"] else 1} if mode else None,
         "key_newer": seen["key_newer"],
+        "models_newer": seen["models_newer"],
     }
 
 

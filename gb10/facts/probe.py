@@ -92,10 +92,11 @@ class ToolkitState(ProbeFact):
 class LaneState(ProbeFact):
     """The lane's unit, container and key, and what its router has read.
 
-    Question: ``{"unit", "lane", "presets", "key"}``. Answer: ``active``, ``enabled``, ``loaded``,
-    ``needs_reload`` (bool), ``container_hash`` (label of the running container or an empty text),
+    Question: ``{"unit", "lane", "presets", "key", "models_dir"}``. Answer: ``active``, ``enabled``,
+    ``loaded``, ``needs_reload`` (bool), ``container_hash`` (label of the running container or an empty text),
     ``presets_read`` and ``presets_file`` (sha256 or empty), ``key`` (``{"mode", "owner", "size"}`` or
-    null), ``key_newer`` (bool: the key is newer than the running service).
+    null), ``key_newer`` (bool: the key is newer than the running service), ``models_newer``
+    (bool: a model file took another one's place since the service started).
     """
 
     program = "lane_state.py"

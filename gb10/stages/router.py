@@ -54,7 +54,8 @@ def settled(box: Desired) -> Commands:
         yield StringCommand("systemctl", "daemon-reload")
     if state["enabled"] != "enabled":
         yield StringCommand("systemctl", "enable", "--quiet", box.unit)
-    outdated = state["container_hash"] != box.lane_hash or state["key_newer"]
+    newer = state["key_newer"] or state["models_newer"]
+    outdated = newer or state["container_hash"] != box.lane_hash
     if state["active"] not in ("active", "activating", "reloading"):
         yield from _with_reason("start", box)
     elif outdated:

@@ -89,6 +89,7 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
         "record": None,
         "record_state": "",
         "key_newer": False,
+        "models_newer": False,
         "lock": None,
     }
     return copy.deepcopy(answer)

@@ -168,7 +168,7 @@ def test_a_router_that_does_not_answer() -> None:
     ("state", "is_", "fix"),
     [
         ("missing", "missing", "deploy"),
-        ("wrong", "another file", "hand"),
+        ("wrong", "another file", "deploy"),
         ("partial", "partial", "deploy"),
         ("unverified", "changed since it was read", "deploy"),
     ],
@@ -188,7 +188,7 @@ def test_a_model_whose_bytes_went_bad_is_seen_by_a_deep_look() -> None:
         f"models: {path}"
     ]
     assert item.fix == "hand"
-    assert "models rm" in item.do
+    assert f"touch {path}" in item.do
 
 
 def test_what_came_up_by_itself() -> None:

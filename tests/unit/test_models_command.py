@@ -50,6 +50,8 @@ def test_models_beside_the_catalogue_are_found(tmp_path: Path) -> None:
     known = put(models / "lab/known/known.gguf")
     put(models / "old.gguf", 7)
     put(models / "old-mmproj.gguf")
+    put(models / "lab/known/known.gguf.set-aside-20261130T010203Z", 9)
+    put(models / "lab/known/mmproj.gguf.set-aside-20261130T010203Z", 2)
     put(models / "lab/half/half.gguf.part")
     for number in (1, 2):
         put(models / f"big/big-0000{number}-of-00002.gguf", 5)
@@ -60,7 +62,8 @@ def test_models_beside_the_catalogue_are_found(tmp_path: Path) -> None:
     (models / "again.gguf").hardlink_to(known)
     (models / "nowhere.gguf").symlink_to("/nowhere/at/all")
     found = {entry["name"]: entry for entry in find([models, cache, tmp_path / "none"], [known])}
-    assert set(found) == {"old.gguf", "big/big-00001-of-00002.gguf", "org/name/Q4/m.gguf"}
+    aside = [f"lab/known/{name}.gguf.set-aside-20261130T010203Z" for name in ("known", "mmproj")]
+    assert set(found) == {"old.gguf", "big/big-00001-of-00002.gguf", "org/name/Q4/m.gguf", *aside}
     assert [found["old.gguf"][key] for key in ("bytes", "shards")] == [7, 1]
     assert [found["big/big-00001-of-00002.gguf"][key] for key in ("bytes", "shards")] == [10, 2]
     assert len(found["big/big-00001-of-00002.gguf"]["paths"]) == 2

@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from gb10.facts.probe import PROBES
-from gb10.facts.probes import box_report, lane_state, old_lanes, toolkit_state
+from gb10.facts.probes import box_report, drift_state, lane_state, old_lanes, toolkit_state
 
 CONTAINER = "4f1d" + "0" * 60
 SS = """\
@@ -67,7 +68,7 @@ QUESTIONS = {
     "box_report.py": {"ports": [1]},
     "old_lanes.py": {"lanes": [{"unit": "gb10-no-such.service", "container": "gb10-no-such", "port": 1}]},
     "lane_state.py": {"unit": "gb10-no-such.service", "lane": "gb10-no-such", "presets": "/nonexistent/p",
-                      "key": "/nonexistent/k"},
+                      "key": "/nonexistent/k", "models_dir": "/nonexistent"},
     "toolkit_state.py": {"packages": ["gb10-no-such"], "repository": "gb10.invalid/none", "source": "/none",
                          "keyring": "/nonexistent/ring.gpg", "cdi": "gb10.invalid/none=all"},
 }  # fmt: skip
@@ -274,9 +275,8 @@ def test_lane_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     key.write_text("secret\n")
     key.chmod(0o600)
     outputs(monkeypatch, lane_state, {"systemctl": SHOWN, "docker": "0123456789abcdef"})
-    answer = lane_state.main(
-        {"unit": "x.service", "lane": "gb10-no-such", "presets": str(presets), "key": str(key)}
-    )
+    question = {"unit": "x.service", "lane": "gb10-no-such", "models_dir": str(tmp_path)}
+    answer = lane_state.main({**question, "presets": str(presets), "key": str(key)})
     assert answer["active"] == "active"
     assert answer["enabled"] == "enabled"
     assert answer["needs_reload"] is True
@@ -289,7 +289,13 @@ def test_lane_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_no_lane_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     outputs(monkeypatch, lane_state, {})
-    question = {"unit": "x.service", "lane": "gb10-no-such", "presets": "/nonexistent", "key": "/nonexistent"}
+    question = {
+        "unit": "x.service",
+        "lane": "gb10-no-such",
+        "presets": "/nonexistent",
+        "key": "/nonexistent",
+        "models_dir": "/nonexistent",
+    }
     assert lane_state.main(question) == {
         "loaded": "not-found",
         "active": "inactive",
@@ -300,6 +306,7 @@ def test_no_lane_yet(monkeypatch: pytest.MonkeyPatch) -> None:
         "presets_file": "",
         "key": None,
         "key_newer": False,
+        "models_newer": False,
     }
 
 
@@ -327,6 +334,21 @@ def test_a_key_that_is_newer_than_the_service(tmp_path: Path) -> None:
     assert lane_state.key_newer(str(key), "0") is False
     assert lane_state.key_newer(str(key), "") is False
     assert lane_state.key_newer(str(tmp_path / "none"), started(200)) is False
+
+
+@pytest.mark.parametrize("probe", [lane_state, drift_state])
+def test_a_model_file_that_is_newer_than_the_service(probe: ModuleType, tmp_path: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    replaced = tmp_path / ".gb10-replaced.json"
+    replaced.write_text(json.dumps({"boot": boot, "monotonic_us": 5_000_000}))
+    assert probe.models_newer(str(tmp_path), "4000000") is True
+    assert probe.models_newer(str(tmp_path), "6000000") is False
+    assert probe.models_newer(str(tmp_path), "0") is False  # it does not run
+    assert probe.models_newer(str(tmp_path), "") is False
+    assert probe.models_newer(str(tmp_path / "none"), "4000000") is False
+    for spoilt in ("", "[]", "{}", json.dumps({"boot": "an earlier one", "monotonic_us": 5_000_000})):
+        replaced.write_text(spoilt)
+        assert probe.models_newer(str(tmp_path), "4000000") is False
 
 
 # -- toolkit_state ------------------------------------------------------------------------------------

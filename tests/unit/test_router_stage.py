@@ -18,6 +18,7 @@ GOOD_LANE = {
     "loaded": "loaded", "active": "active", "enabled": "enabled", "needs_reload": False,
     "container_hash": BOX.lane_hash, "presets_read": BOX.presets_digest, "presets_file": BOX.presets_digest,
     "key": {"mode": "0600", "owner": "10103:10103", "size": 44}, "key_newer": False,
+    "models_newer": False,
 }  # fmt: skip
 RELOAD = "python3 /usr/local/lib/gb10/gb10_router.py /etc/llamacpp-playground/lane.json reload"
 UNIT = "llamacpp-playground.service"
@@ -42,6 +43,7 @@ def test_a_settled_lane() -> None:
         ({"container_hash": "other"}, [f"restart {UNIT}"]),
         ({"container_hash": ""}, [f"restart {UNIT}"]),  # no label: not our container
         ({"key_newer": True}, [TOUCH, f"restart {UNIT}"]),
+        ({"models_newer": True}, [f"restart {UNIT}"]),
         ({"active": "activating", "container_hash": ""}, [f"restart {UNIT}"]),
         ({"active": "activating"}, []),
         ({"presets_read": "other"}, [RELOAD]),
@@ -74,6 +76,7 @@ STATES = {
     "container_hash": [BOX.lane_hash, "", "other"],
     "presets_read": [BOX.presets_digest, "", "other"],
     "key_newer": [True, False],
+    "models_newer": [True, False],
 }
 
 
@@ -93,7 +96,7 @@ def after(state: dict[str, Any], ran: list[str]) -> dict[str, Any]:
             assert line in (f"start {UNIT}", f"restart {UNIT}")
             assert not state["needs_reload"], "systemd would start the old unit"
             state |= {"active": "active", "container_hash": BOX.lane_hash, "key_newer": False,
-                      "presets_read": BOX.presets_digest}  # fmt: skip
+                      "models_newer": False, "presets_read": BOX.presets_digest}  # fmt: skip
     return state
 
 

@@ -105,6 +105,19 @@ def key_state(path: str) -> str:
     return " ".join([*state, "empty"] if state and not os.path.getsize(path) else state)
 
 
+def models_newer(models_dir: str, started_monotonic: str) -> bool:
+    """True when a model file took another one's place after the service started: the router may hold what it
+    read of that one. Both times are microseconds since boot."""
+    try:
+        with open(f"{models_dir}/.gb10-replaced.json", encoding="utf-8") as file:
+            moment = json.load(file)
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            same_boot = moment["boot"] == file.read().strip()
+        return bool(same_boot and 0 < int(started_monotonic) < int(moment["monotonic_us"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def key_newer(path: str, started_monotonic: str) -> bool:
     """True when the key was written after the service started (microseconds since boot, 0 when it does not
     run): the router still has the old one."""
@@ -407,6 +420,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         "box: firewall": [*said["input"].splitlines(), *said["user"].splitlines(), *map(digest, rules)],
         "box: open ports": open_ports(said["sockets"]),
     }
+    started = unit.get("ExecMainStartTimestampMonotonic", "0")
     digests = models_state(question["models"], question["models_dir"], bool(question.get("deep")))
     facts |= {f"models: {path}": state for path, state in digests.items()}
     facts |= {
@@ -436,7 +450,8 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         },
         "record": record if isinstance(record, dict) else None,
         "record_state": file_state(question["record"]),
-        "key_newer": key_newer(question["key"], unit.get("ExecMainStartTimestampMonotonic", "0")),
+        "key_newer": key_newer(question["key"], started),
+        "models_newer": models_newer(question["models_dir"], started),
         "lock": lock_holder(),
     }
 

@@ -67,9 +67,23 @@ def key_newer(path: str, started_monotonic: str) -> bool:
         return False
 
 
+def models_newer(models_dir: str, started_monotonic: str) -> bool:
+    """True when a model file took another one's place after the service started: the router may hold what it
+    read of that one. Both times are microseconds since boot."""
+    try:
+        with open(f"{models_dir}/.gb10-replaced.json", encoding="utf-8") as file:
+            moment = json.load(file)
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            same_boot = moment["boot"] == file.read().strip()
+        return bool(same_boot and 0 < int(started_monotonic) < int(moment["monotonic_us"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def main(question: dict[str, str]) -> dict[str, object]:
     wanted = "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload,ExecMainStartTimestampMonotonic"
     shown = properties(run("systemctl", "show", question["unit"], wanted))
+    started = shown.get("ExecMainStartTimestampMonotonic", "0")
     label = run(
         "docker", "container", "inspect", "--format", '{{index .Config.Labels "gb10.lane"}}', question["lane"]
     )
@@ -82,7 +96,8 @@ def main(question: dict[str, str]) -> dict[str, object]:
         "presets_read": recorded_digest(f"/run/{question['lane']}/presets.sha256"),
         "presets_file": digest_of(question["presets"]),
         "key": key_state(question["key"]),
-        "key_newer": key_newer(question["key"], shown.get("ExecMainStartTimestampMonotonic", "0")),
+        "key_newer": key_newer(question["key"], started),
+        "models_newer": models_newer(question["models_dir"], started),
     }
 
 
