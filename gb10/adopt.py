@@ -23,7 +23,7 @@ from gb10.adopt_report import Note
 from gb10.adopt_settings import Layers, argument_settings, environment_settings, section_settings
 from gb10.adopt_slots import REQUIRED
 from gb10.adopt_unit import Launch, read_launch
-from gb10.boxdata import read_box_data
+from gb10.boxdata_source import read_box_data
 from gb10.catalogue import Catalogue, Conversion, load_catalogue
 from gb10.faults import BadInput, Fault
 from gb10.lock import Lock

@@ -12,11 +12,12 @@ from typing import Any
 from gb10.conversion import SOURCES
 from gb10.convert_expect import Expectation, expectation
 from gb10.convert_source import Source
-from gb10.desired import HARDENING, TOP, Desired, PlacedFile
+from gb10.desired import HARDENING, Desired
 from gb10.gguf import Header
 from gb10.lock import LockedFile, Recipe
 from gb10.model import own_repo
 from gb10.operations.detached import Job
+from gb10.rendering import TOP, PlacedFile
 
 WORK = ".convert"
 """Folder below the models folder for what is being made."""

@@ -21,7 +21,7 @@ from pyinfra.context import ctx_host
 
 from gb10.convert_job import Making
 from gb10.convert_progress import ApplianceProgress, ConvertProgress
-from gb10.desired import Desired, PlacedFile
+from gb10.desired import Desired
 from gb10.facts.docker import ImageState
 from gb10.facts.models import ModelFiles
 from gb10.fetch_progress import FetchProgress
@@ -29,6 +29,7 @@ from gb10.gguf import GgufError, Header, read_header
 from gb10.lock import LockedFile
 from gb10.operations import placed
 from gb10.operations.detached import Job, Reader, follow
+from gb10.rendering import PlacedFile
 
 Say = Callable[[str], None]
 _LOOK_SECONDS = 120

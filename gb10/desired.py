@@ -7,16 +7,12 @@ computes a value a second time. Nothing here touches a host.
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gb10 import watch_config
 from gb10.boxdata import AUTO, BoxData
@@ -28,8 +24,8 @@ from gb10.lock import Lock
 from gb10.plan import Budget, Plan, make_plan
 from gb10.plan_sources import sources_of
 from gb10.presets import render_presets
+from gb10.rendering import TOP, PlacedFile, json_text, render, tag_part, unit_escape
 
-TOP = Path(__file__).resolve().parent.parent
 KEYRING = "/usr/share/keyrings/gb10-nvidia-container-toolkit.gpg"
 # What runs on the box, copied as it is.
 PROGRAMS = (
@@ -48,47 +44,6 @@ HARDENING = (
     "--cap-drop ALL",
     "--security-opt no-new-privileges",
 )
-
-
-@dataclass(frozen=True)
-class PlacedFile:
-    """A file as it should be on the box. ``mode`` is octal text, ``owner`` is ``uid:gid`` in numbers."""
-
-    path: str
-    content: str
-    mode: str = "0644"
-    owner: str = "0:0"
-
-
-def _label(text: str) -> str:
-    # In a LABEL, Docker reads $ as a variable between any quotes but single ones, and those have no escape.
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$") + '"'
-
-
-def _compact_json(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TOP / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  (unit files and Dockerfiles are not HTML)
-    )
-    environment.filters["quote"] = shlex.quote
-    environment.filters["label"] = _label
-    environment.filters["compact_json"] = _compact_json
-    return environment
-
-
-_TEMPLATES = _environment()
-
-
-def _render(template: str, **values: object) -> str:
-    return _TEMPLATES.get_template(template).render(**values)
 
 
 @dataclass(frozen=True)
@@ -113,7 +68,7 @@ class Desired:
         return (
             PlacedFile(
                 "/etc/apt/sources.list.d/gb10-nvidia-container-toolkit.sources",
-                _render(
+                render(
                     "nvidia-container-toolkit.sources.j2",
                     # deb822 sources know no $(ARCH): a flat repository is named by its whole path.
                     apt_url=self.data.toolkit_apt_url.replace("$(ARCH)", self.debian_architecture),
@@ -122,7 +77,7 @@ class Desired:
             ),
             PlacedFile(
                 "/etc/apt/preferences.d/gb10-nvidia-container-toolkit",
-                _render(
+                render(
                     "nvidia-container-toolkit.pref.j2",
                     packages=self.data.toolkit_packages,
                     version=self.data.toolkit_version,
@@ -147,7 +102,7 @@ class Desired:
     def dockerfile(self) -> str:
         """The Dockerfile: everything that goes into the image is named in it."""
         data, flags = self.data, self.cmake_flags
-        return _render(
+        return render(
             "Dockerfile.j2",
             build_base=data.image_build_base,
             runtime_base=data.image_runtime_base,
@@ -173,7 +128,7 @@ class Desired:
     def image(self) -> str:
         """Name and tag of the image; the tag ends in the hash of the Dockerfile."""
         digest = hashlib.sha256(self.dockerfile.encode()).hexdigest()
-        return f"{self.data.image_name}:{_tag_part(self.data.llama_ref)}-{digest[:12]}"
+        return f"{self.data.image_name}:{tag_part(self.data.llama_ref)}-{digest[:12]}"
 
     @property
     def dockerfile_file(self) -> PlacedFile:
@@ -212,7 +167,7 @@ class Desired:
                 "environment": self.environment,
             },
         }
-        return PlacedFile(f"{self.image_folder}/image.json", _json(content))
+        return PlacedFile(f"{self.image_folder}/image.json", json_text(content))
 
     # -- appliance: not part of a deploy, `gb10 convert` builds it --------------------------------
 
@@ -220,7 +175,7 @@ class Desired:
     def appliance_dockerfile(self) -> str:
         """The Dockerfile of the image in which models are converted."""
         data = self.data
-        return _render(
+        return render(
             "appliance.Dockerfile.j2",
             base=data.appliance_base,
             packages=data.appliance_packages,
@@ -238,7 +193,7 @@ class Desired:
     def appliance_image(self) -> str:
         """Name and tag of the appliance; the tag ends in the hash of its Dockerfile."""
         digest = hashlib.sha256(self.appliance_dockerfile.encode()).hexdigest()
-        return f"{self.data.appliance_name}:{_tag_part(self.data.llama_ref)}-{digest[:12]}"
+        return f"{self.data.appliance_name}:{tag_part(self.data.llama_ref)}-{digest[:12]}"
 
     @property
     def appliance_folder(self) -> str:
@@ -264,7 +219,7 @@ class Desired:
 
     @property
     def fetch_manifest_file(self) -> PlacedFile:
-        return PlacedFile(f"{self.data.state_dir}/models.json", _json(self.fetch_manifest))
+        return PlacedFile(f"{self.data.state_dir}/models.json", json_text(self.fetch_manifest))
 
     @cached_property
     def budget(self) -> Budget:
@@ -358,7 +313,7 @@ class Desired:
             "presets": self.presets_path,
             "folders": sorted(places(data).values()),
         }
-        return PlacedFile(self.lane_path, _json(content))
+        return PlacedFile(self.lane_path, json_text(content))
 
     @cached_property
     def lane_hash(self) -> str:
@@ -413,7 +368,7 @@ class Desired:
     @cached_property
     def unit_file(self) -> PlacedFile:
         data = self.data
-        text = _render(
+        text = render(
             "lane.service.j2",
             lane=data.lane_name,
             address=data.lane_address,
@@ -423,9 +378,9 @@ class Desired:
             program_dir=data.program_dir,
             config_dir=data.lane_config_dir,
             lane_file=self.lane_path,
-            docker_options=[*(_unit_escape(option) for option in self.docker_options)],
+            docker_options=[*(unit_escape(option) for option in self.docker_options)],
             image=self.image,
-            router_arguments=[_unit_escape(argument) for argument in self.router_arguments],
+            router_arguments=[unit_escape(argument) for argument in self.router_arguments],
         )
         return PlacedFile(f"/etc/systemd/system/{self.unit}", text)
 
@@ -454,8 +409,8 @@ class Desired:
         return (
             self.program_files["gb10_drift.py"],
             PlacedFile(f"{folder}/drift_state.py", look, mode="0755"),
-            PlacedFile("/etc/systemd/system/gb10-drift.service", _render("gb10-drift.service.j2", **values)),
-            PlacedFile("/etc/systemd/system/gb10-drift.timer", _render("gb10-drift.timer.j2", **values)),
+            PlacedFile("/etc/systemd/system/gb10-drift.service", render("gb10-drift.service.j2", **values)),
+            PlacedFile("/etc/systemd/system/gb10-drift.timer", render("gb10-drift.timer.j2", **values)),
         )
 
     # -- watch --------------------------------------------------------------------------------------
@@ -482,7 +437,7 @@ class Desired:
 
     @cached_property
     def _watch_config(self) -> str:
-        return _json(watch_config.watch_config(self.data, self.catalogue, self.baselines, self.lane_path))
+        return json_text(watch_config.watch_config(self.data, self.catalogue, self.baselines, self.lane_path))
 
     def _watch_units(self, description: str) -> dict[str, str]:
         data = self.data
@@ -498,7 +453,7 @@ class Desired:
             "webhook_file": data.watch_webhook_file,
             "socket": watch_config.SOCKET,
         }
-        return {unit: _render(f"{unit}.j2", **values) for unit in watch_config.UNITS}
+        return {unit: render(f"{unit}.j2", **values) for unit in watch_config.UNITS}
 
     # -- everything ---------------------------------------------------------------------------------
 
@@ -525,17 +480,3 @@ class Desired:
         yield self.unit_file
         yield from self.nightly_files
         yield from self.watch_files
-
-
-def _json(content: object) -> str:
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
-
-
-def _tag_part(text: str) -> str:
-    # What Docker takes in a tag, with room for the hash behind it.
-    return re.sub(r"[^A-Za-z0-9._-]", "-", text).lstrip(".-")[:100] or "ref"
-
-
-def _unit_escape(text: str) -> str:
-    # In ExecStart systemd reads % as a specifier, $ as a variable, and a backslash also between quotes.
-    return text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")

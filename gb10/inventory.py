@@ -15,13 +15,15 @@ from pyinfra.connectors.ssh import connector_data_meta
 from pyinfra.context import ctx_state
 from pyinfra_cli.inventory import make_inventory
 
-from gb10.boxdata import BoxData, assignments, read_box_data
+from gb10.boxdata import BoxData
+from gb10.boxdata_source import assignments, read_box_data
 from gb10.catalogue import load_catalogue
 from gb10.cmake_options import load_cmake_options
-from gb10.desired import TOP, Desired
+from gb10.desired import Desired
 from gb10.faults import BadInput, Fault
 from gb10.lock import load_lock
 from gb10.preset_options import load_preset_options
+from gb10.rendering import TOP
 from gb10.watch_config import read_baselines
 
 CONNECTION_KEYS = frozenset(connector_data_meta)

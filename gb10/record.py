@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gb10 import watch_config
-from gb10.desired import Desired, PlacedFile
+from gb10.desired import Desired
 from gb10.facts.drift import question_of
+from gb10.rendering import PlacedFile
 from gb10.revision import Revision
 
 VERSION = 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gb10.desired import TOP
+from gb10.rendering import TOP
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gb10.bench.sandbox import Job, clean, judge
 from gb10.bench.tools import Scenario
 from gb10.bench.tunnel import read_key, run_as_root, wire_to
 from gb10.bench.variants import Presets, keys_of, slots_by
-from gb10.desired import TOP, Desired
+from gb10.desired import Desired
 from gb10.facts.answer import read_answer
 from gb10.facts.bench_box import BenchBox
 from gb10.facts.found import found_on
@@ -26,6 +26,7 @@ from gb10.faults import BadInput, Fault
 from gb10.inventory import desired
 from gb10.plan_view import plan_json
 from gb10.preset_options import near_miss
+from gb10.rendering import TOP
 from gb10.revision import revision_of
 from gb10.slots import Slots
 

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gb10.bench.result import ClientsRow, Figure, Result
 from gb10.bench.story import NOT_MEASURED, Claim, Row, rows
-from gb10.desired import TOP
+from gb10.rendering import TOP
 
 WIDTH, HEIGHT = 340, 130  # of a chart's drawing, in its own units
 _LEFT, _RIGHT, _TOP, _BOTTOM = 38, 8, 10, 20

@@ -18,7 +18,7 @@ from functools import cache
 from pyinfra.api.exceptions import PyinfraError
 
 from gb10.bench.result import Verdict
-from gb10.desired import TOP
+from gb10.rendering import TOP
 
 Run = Callable[[Sequence[str], str, float], tuple[int, str, str]]
 """Runs a command as root with an input and a limit in seconds: status, output, error output."""

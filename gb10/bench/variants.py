@@ -15,9 +15,10 @@ from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 
 from gb10.bench.tunnel import run_as_root
-from gb10.desired import TOP, Desired
+from gb10.desired import Desired
 from gb10.preset_options import TRUTHY
 from gb10.remote import ssh_client
+from gb10.rendering import TOP
 from gb10.slots import Slots
 
 BEAT_SECONDS = 15  # the program on the box waits for 120

@@ -26,16 +26,16 @@ from gb10.adopt_docker import container_from_inspect
 from gb10.adopt_paths import Places
 from gb10.adopt_report import Note, report_json, report_view
 from gb10.adopt_unit import Launch, read_directives
-from gb10.boxdata import own_data
+from gb10.boxdata_source import own_data
 from gb10.catalogue import load_catalogue
 from gb10.commands import options
-from gb10.desired import TOP
 from gb10.facts.old_router import OldRouter
 from gb10.faults import BadInput, Fault
 from gb10.inventory import CONNECTION_KEYS, load_inventory
 from gb10.lock import load_lock
 from gb10.preset_options import PresetOptions, load_preset_options
 from gb10.remote import connected
+from gb10.rendering import TOP
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gb10.convert_expect import judge, kinds
 from gb10.convert_job import Making
 from gb10.convert_source import Source, read_source
 from gb10.converting import size_text
-from gb10.desired import TOP, Desired
+from gb10.desired import Desired
 from gb10.faults import BadInput, Fault
 from gb10.hub import HubClient, HubError, read_token
 from gb10.inventory import desired
@@ -25,6 +25,7 @@ from gb10.model import Model, own_repo
 from gb10.preset_options import near_miss
 from gb10.preset_rules import refuse_name
 from gb10.remote import connected
+from gb10.rendering import TOP
 
 
 @click.command("convert")

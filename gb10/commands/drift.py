@@ -15,12 +15,12 @@ import click
 
 from gb10 import interrupt
 from gb10.commands import options
-from gb10.desired import TOP
 from gb10.drift import show
 from gb10.drift.examine import examine
 from gb10.drift.report import STAGES, HostReport, Report, exit_status
 from gb10.faults import BadInput, Fault
 from gb10.inventory import load_inventory
+from gb10.rendering import TOP
 from gb10.revision import revision
 from gb10.stages import NAMES, VARIABLE, with_followers
 

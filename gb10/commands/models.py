@@ -17,7 +17,7 @@ from gb10.catalogue import Model
 from gb10.commands import options
 from gb10.conversion import SOURCES, make_command, not_made
 from gb10.converting import size_text
-from gb10.desired import TOP, Desired
+from gb10.desired import Desired
 from gb10.facts.found import found_on
 from gb10.faults import BadInput, Fault
 from gb10.fetch_manifest import missing, model_files
@@ -26,6 +26,7 @@ from gb10.inventory import desired
 from gb10.preset_options import near_miss
 from gb10.presets import model_path
 from gb10.remote import connected
+from gb10.rendering import TOP
 
 LIST_SECONDS = 120
 FETCHED = "fetched to be converted; kept until it is removed by this name"

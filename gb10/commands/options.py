@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gb10.desired import TOP
+from gb10.rendering import TOP
 
 inventory = click.option(
     "--inventory",

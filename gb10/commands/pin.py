@@ -11,7 +11,6 @@ from gb10.boxdata import BoxData
 from gb10.catalogue import Catalogue, Model, load_catalogue
 from gb10.cmake_options import CMAKE_OPTIONS_FILE, load_cmake_options
 from gb10.commands import options
-from gb10.desired import TOP
 from gb10.faults import BadInput, Fault
 from gb10.hub import HubClient, HubError, read_token
 from gb10.inventory import box_data, load_inventory
@@ -39,6 +38,7 @@ from gb10.pinning import (
 from gb10.preset_options import PRESET_OPTIONS_FILE, load_preset_options, near_miss
 from gb10.registry import RegistryClient
 from gb10.remote import named_host
+from gb10.rendering import TOP
 
 SIGNS = {"same": "=", "pinned": "+", "moved": "!", "failed": "x", "left": "-"}
 

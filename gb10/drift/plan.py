@@ -15,10 +15,11 @@ from pyinfra.api.command import FileUploadCommand, FunctionCommand, PyinfraComma
 from pyinfra.api.host import Host
 from pyinfra.api.state import State, StateStage
 
-from gb10.desired import TOP, Desired
+from gb10.desired import Desired
 from gb10.facts.answer import LaneAnswer
 from gb10.facts.shared import look
 from gb10.operations import placed
+from gb10.rendering import TOP
 from gb10.stages import VARIABLE
 
 DEPLOY = TOP / "deploy.py"

@@ -24,9 +24,10 @@ from pyinfra.api.operation import operation
 from pyinfra.api.state import State
 from pyinfra.context import host, state
 
-from gb10.desired import TOP, Desired
+from gb10.desired import Desired
 from gb10.facts.drift import foresee
 from gb10.operations import Commands
+from gb10.rendering import TOP
 
 # Far below the 90 s of silence after which the box lets go.
 SIGN_OF_LIFE_SECONDS = 15

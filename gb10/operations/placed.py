@@ -15,10 +15,10 @@ from pyinfra.api.command import FileUploadCommand, QuoteString, StringCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
 
-from gb10.desired import PlacedFile
 from gb10.facts.files import PathReport
 from gb10.facts.shared import look
 from gb10.operations import Commands
+from gb10.rendering import PlacedFile
 
 UPLOAD = "/tmp/gb10-upload-"  # noqa: S108  (and a name of its own for each)
 # $1 upload, $2 target, $3 owner, $4 mode. Two deploys at once share the temporary name: the folder is locked.

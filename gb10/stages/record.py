@@ -8,12 +8,13 @@ from pyinfra.api.command import StringCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host, state
 
-from gb10.desired import Desired, PlacedFile
+from gb10.desired import Desired
 from gb10.facts.drift import DriftState, question_of
 from gb10.facts.shared import look
 from gb10.operations import Commands, placed
 from gb10.operations.deploy_lock import who
 from gb10.record import make, news, text
+from gb10.rendering import PlacedFile
 from gb10.revision import revision
 from gb10.stages import chosen
 

@@ -12,10 +12,11 @@ from pyinfra.context import host
 from gb10.apt_sources import without_repository
 from gb10.daemon_json import PATH as DAEMON_JSON
 from gb10.daemon_json import merged_text
-from gb10.desired import KEYRING, Desired, PlacedFile
+from gb10.desired import KEYRING, Desired
 from gb10.facts.probe import ToolkitState
 from gb10.facts.shared import look
 from gb10.operations import Commands, placed
+from gb10.rendering import PlacedFile
 from gb10.stages import stage
 
 # From /: cp of coreutils 9.1 loses the leading slash of a path with --parents.

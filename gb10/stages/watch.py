@@ -10,10 +10,11 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host
 
 from gb10 import watch_config
-from gb10.desired import Desired, PlacedFile
+from gb10.desired import Desired
 from gb10.facts.probe import WatchState
 from gb10.facts.shared import look
 from gb10.operations import Commands, placed
+from gb10.rendering import PlacedFile
 from gb10.stages import stage
 
 WATCH, HAND, SOCKET = watch_config.UNITS

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from gb10.cmake_options import built_architectures
-from gb10.desired import TOP
 from gb10.inventory import desired, load_inventory
+from gb10.rendering import TOP
 
 STUBS = "/usr/local/cuda/lib64/stubs"  # the same on every architecture
 NO_CCACHE = """\

@@ -9,10 +9,11 @@ from typing import Any
 from pyinfra.api.command import FileUploadCommand, FunctionCommand, StringCommand
 from pyinfra.context import ctx_host
 
-from gb10.boxdata import assignments, read_box_data
-from gb10.desired import TOP, Desired
+from gb10.boxdata_source import assignments, read_box_data
+from gb10.desired import Desired
 from gb10.inventory import CONNECTION_KEYS, desired, load_inventory
 from gb10.operations.going_back import ShellStep
+from gb10.rendering import TOP
 
 ALL_DATA = TOP / "group_data" / "all.py"
 

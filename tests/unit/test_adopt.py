@@ -13,13 +13,14 @@ from click.testing import CliRunner
 
 from gb10.adopt import CATALOGUE_FILE, DATA_FILE, Adoption, Base, adopt, read_old, result_faults
 from gb10.adopt_report import Note
-from gb10.boxdata import read_box_data
+from gb10.boxdata_source import read_box_data
 from gb10.catalogue import load_catalogue
 from gb10.commands.adopt import adopt_command
-from gb10.desired import TOP, Desired
+from gb10.desired import Desired
 from gb10.faults import BadInput
 from gb10.inventory import CONNECTION_KEYS
 from gb10.lock import load_lock
+from gb10.rendering import TOP
 from tests.unit.boxes import box, raw_data
 from tests.unit.catalogues import DEFAULTS, OPTIONS
 

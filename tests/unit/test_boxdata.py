@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gb10.boxdata import BoxData, FileSignal, PeerSignal, assignments, read_box_data
+from gb10.boxdata import BoxData, FileSignal, PeerSignal
+from gb10.boxdata_source import assignments, read_box_data
 from gb10.faults import BadInput
 from gb10.inventory import CONNECTION_KEYS, box_data, load_inventory
 from tests.unit.boxes import ALL_DATA, raw_data

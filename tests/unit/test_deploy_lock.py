@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gb10.desired import TOP
 from gb10.facts.probes import box_report, drift_state
+from gb10.rendering import TOP
 from gb10.requirements import box_faults
 from tests.unit.boxes import box
 

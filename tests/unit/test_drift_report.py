@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gb10.desired import TOP
 from gb10.drift import show
 from gb10.drift.examine import unified
 from gb10.drift.mask import MASK, is_secret_name, known_secrets, masked
 from gb10.drift.report import Class, HostReport, Item, Report, exit_status, schema_text
 from gb10.facts.probes import file_texts
+from gb10.rendering import TOP
 
 ITEM = Item(
     id="router: presets",

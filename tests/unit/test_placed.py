@@ -13,9 +13,9 @@ import pytest
 from pyinfra.api.command import FileUploadCommand
 from pyinfra.context import ctx_host
 
-from gb10.desired import PlacedFile
 from gb10.facts.files import PathReport, PathState
 from gb10.operations import placed
+from gb10.rendering import PlacedFile
 from tests.unit.boxes import commands
 
 TEXT = "[*]\ndevice = CUDA0\n"

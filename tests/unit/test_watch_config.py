@@ -11,10 +11,10 @@ import pytest
 from gb10_watch import settings_of
 
 from gb10 import watch_config
-from gb10.desired import TOP
 from gb10.facts.files import PathReport
 from gb10.facts.probe import WatchState
 from gb10.faults import BadInput
+from gb10.rendering import TOP
 from gb10.stages import watch
 from gb10.watch_config import read_baselines
 from tests.unit.boxes import box, commands, verbs

@@ -22,7 +22,7 @@ import gb10_watch_signals as signals
 import pytest
 from gb10_watch_state import History, Observation, Recovery, Unit, Verdict
 
-from gb10.desired import TOP
+from gb10.rendering import TOP
 from gb10.watch_config import watch_config
 from tests.unit.boxes import box
 from tests.unit.router_server import GOLDEN, KEY, Router, running, states
