@@ -12,7 +12,7 @@ from pyinfra.api.exceptions import PyinfraError
 from gb10.bench import measure
 from gb10.bench.coding import CodingTask, attempt
 from gb10.bench.prompts import CLIENTS, LONG_TOKENS, PromptSource, client_loads, refuse
-from gb10.bench.result import ClientsRow, Device, ModelResult, Rate, Result, Verdict
+from gb10.bench.result import ClientsRow, Device, ModelResult, Rate, Result, Speed, Verdict
 from gb10.bench.router import Router, RouterFault
 from gb10.bench.sandbox import Job
 from gb10.bench.tools import Scenario, play
@@ -134,21 +134,24 @@ def _load(bench: Bench, model: str, found: ModelResult) -> None:
     found.load = measure.load_time(bench.router, model, bench.free_mib)
 
 
-def _speed(bench: Bench, model: str, found: ModelResult) -> None:
+def one_client(bench: Bench, model: str, slots: Slots, trained: int) -> Speed:
+    """Tokens per second of one client, with the options' prompts; a model with a small context is measured
+    with what it can take."""
     options = bench.options
-    slots, trained = bench.slots(model)
     longest = min(slots.longest, trained) if trained else slots.longest
-    # A model with a small context is measured with what it can take.
-    prompt = max(16, min(options.prompt, longest - options.answer))
-    found.speed = measure.speed(
+    return measure.speed(
         bench.router,
         model,
         bench.prompts(model),
         runs=options.runs,
-        prompt=prompt,
+        prompt=max(16, min(options.prompt, longest - options.answer)),
         answer=options.answer,
         step=bench.show.step,
     )
+
+
+def _speed(bench: Bench, model: str, found: ModelResult) -> None:
+    found.speed = one_client(bench, model, *bench.slots(model))
     bench.show.step("where it runs")
     found.device = bench.device(model)
     if found.device.state != "answered":

@@ -16,7 +16,7 @@ from gb10.bench import measure
 from gb10.bench.prompts import SHORT_TOKENS, ClientLoad, refuse
 from gb10.bench.result import Result, StoryRun
 from gb10.bench.router import RouterFault
-from gb10.bench.run import Bench, Ended
+from gb10.bench.run import Bench, Ended, one_client
 from gb10.bench.summary import FRAME
 from gb10.faults import BadInput, Fault
 
@@ -119,24 +119,11 @@ def _measured(bench: Bench, model: str, units: set[str]) -> dict[str, StoryRun]:
         found["MiB"] = StoryRun(value=memory, why="" if memory is not None else "the box did not say")
     # Inside a held preset this reads the held one.
     slots, trained = bench.slots(model)
-    options = bench.options
-    longest = min(slots.longest, trained) if trained else slots.longest
     if "tok/s" in units:
-        prompt = max(16, min(options.prompt, longest - options.answer))
-        speed = measure.speed(
-            bench.router,
-            model,
-            bench.prompts(model),
-            runs=options.runs,
-            prompt=prompt,
-            answer=options.answer,
-            step=bench.show.step,
-        )
-        found["tok/s"] = _on_accelerator(
-            bench, model, StoryRun(value=speed.generation.median, spread=speed.generation.spread)
-        )
+        speed = one_client(bench, model, slots, trained).generation
+        found["tok/s"] = _on_accelerator(bench, model, StoryRun(value=speed.median, spread=speed.spread))
     if "aggregate tok/s" in units:
-        ask = ClientLoad(CLIENTS_AT_ONCE, "short", SHORT_TOKENS, options.answer)
+        ask = ClientLoad(CLIENTS_AT_ONCE, "short", SHORT_TOKENS, bench.options.answer)
         why = refuse(ask, slots, trained)
         bench.show.step(f"{ask.clients} clients")
         row = None if why else measure.clients(bench.router, model, bench.prompts(model), ask)
