@@ -95,6 +95,11 @@ def host_faults(name: str, report: Host, box: Desired) -> Iterator[Fault]:
         )
 
 
+def under_way(note: Mapping[str, Any]) -> str:
+    """What is wrong when somebody else holds the box."""
+    return f"the box is held by {note['who'] or 'somebody'}, since {note['since'] or 'just now'}"
+
+
 def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_there: bool) -> Iterator[Fault]:
     """Faults that root can see: Docker and its settings, disk, ports that somebody else holds.
 
@@ -103,12 +108,7 @@ def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_ther
     data = box.data
     docker = report["docker"]
     if report.get("lock"):
-        lock = report["lock"]
-        yield Fault(
-            name,
-            f"another deploy is under way: {lock['who'] or 'somebody'}, since {lock['since'] or 'just now'}",
-            "wait for its end, then try again",
-        )
+        yield Fault(name, under_way(report["lock"]), "wait for its end, then try again")
     if docker is None:
         yield Fault(
             name,

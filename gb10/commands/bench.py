@@ -21,6 +21,7 @@ from gb10.bench.show import Progressing
 from gb10.commands import options
 from gb10.faults import BadInput, Fault
 from gb10.interrupt import STATUS
+from gb10.operations import deploy_lock
 from gb10.remote import connected
 
 RESULTS = FOLDER / "results"
@@ -210,6 +211,8 @@ def _measured(
     case."""
     console = Console(stderr=True)
     with ctrl_c.reaches_us(), connected(inventory, host_name) as host:
+        # A deploy would restart what is measured, and two benches would measure each other.
+        deploy_lock.take(host, "gb10 bench")
         under_test = BoxUnderTest(host)
         result = under_test.result(chosen)
         before = residents(under_test.router)

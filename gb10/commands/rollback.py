@@ -59,7 +59,7 @@ def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory
             return
         if not yes:
             click.confirm(f"Go back on {host.name}, with a restart of the lane?", abort=True)
-        deploy_lock.take(host)
+        deploy_lock.take(host, "gb10 rollback")
         done = go_back(host, box, to)
     sys.exit(_report(box, done))
 

@@ -32,7 +32,7 @@ from gb10.facts.probe import ProbeFact
 from gb10.facts.shared import look
 from gb10.faults import BadInput
 from gb10.inventory import load_inventory
-from gb10.operations.deploy_lock import under_way
+from gb10.requirements import under_way
 
 LIMIT_SECONDS = 60
 DEEP_LIMIT_SECONDS = 3600

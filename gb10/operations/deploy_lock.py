@@ -1,4 +1,4 @@
-"""One deploy at a time on a box.
+"""One at a time on a box: a deploy, a rollback or a bench.
 
 Preflight refuses where another deploy is under way; that is a look (`BoxReport`), so a dry run takes
 nothing. The lock itself is taken as the first thing that a deploy executes: by a process on the box that
@@ -11,10 +11,11 @@ import getpass
 import json
 import shlex
 import socket
+import threading
+import time
 from typing import Any
 from uuid import uuid4
 
-import gevent
 from paramiko import SSHException
 from pyinfra import logger
 from pyinfra.api.command import FunctionCommand
@@ -28,6 +29,7 @@ from gb10.desired import Desired
 from gb10.facts.drift import foresee
 from gb10.operations import Commands
 from gb10.rendering import TOP
+from gb10.requirements import under_way
 
 # Far below the 90 s of silence after which the box lets go.
 SIGN_OF_LIFE_SECONDS = 15
@@ -37,7 +39,7 @@ _PLACE = "gb10_deploy_lock"
 
 
 class Refused(PyinfraError):
-    """Another deploy holds the box; the text says who and since when."""
+    """Somebody else holds the box; the text says who and since when."""
 
 
 def who() -> str:
@@ -48,18 +50,13 @@ def who() -> str:
         return f"somebody@{socket.gethostname()}"
 
 
-def under_way(note: dict[str, Any]) -> str:
-    """What is wrong when another deploy holds the box."""
-    return f"another deploy is under way: {note['who'] or 'somebody'}, since {note['since'] or 'just now'}"
-
-
 @operation()
 def held(box: Desired) -> Commands:
     """This deploy holds the box. Then everything that the deploy will look at is looked at in one go."""
     if not state.is_executing:
         return
     try:
-        take(host)
+        take(host, "deploy")
     except PyinfraError as error:
         yield FunctionCommand(_fail, (str(error),), {})
         return
@@ -71,13 +68,13 @@ def _fail(state: State, host: Host, reason: str) -> bool:  # noqa: ARG001  (pyin
     return False
 
 
-def take(host: Host) -> None:
-    """Hold ``host`` from now on. Raises `Refused`, PyinfraError where the box does not say."""
+def take(host: Host, what: str) -> None:
+    """Hold ``host`` from now on, for ``what``. Raises `Refused`, PyinfraError where the box does not say."""
     client = getattr(host.connector, "client", None)
     if client is None:
         return  # a connector without a connection (a test's) has nobody beside it
     program = (TOP / "files" / "gb10_lock.py").read_text()
-    command = ["sudo", "-n", "python3", "-I", "-c", program, who(), _TOKEN]
+    command = ["sudo", "-n", "python3", "-I", "-c", program, f"{who()} ({what})", _TOKEN]
     try:
         channel = client.get_transport().open_session(timeout=ANSWER_SECONDS)
         channel.settimeout(ANSWER_SECONDS)
@@ -95,7 +92,8 @@ def take(host: Host) -> None:
     if not answer["held"]:
         raise Refused(f"{host.name}: {under_way(answer)}: wait for its end, then run this one again")
     host.connector_data[_PLACE] = channel
-    gevent.spawn(_stay_alive, channel)
+    # pyinfra's own command makes threads greenlets; under `gb10` it is a real one.
+    threading.Thread(target=_stay_alive, args=(channel,), daemon=True).start()
 
 
 def again(host: Host) -> None:
@@ -106,7 +104,7 @@ def again(host: Host) -> None:
     if _PLACE not in getattr(host, "connector_data", {}):
         return
     try:
-        take(host)
+        take(host, "deploy")
     except Refused:
         raise
     except PyinfraError as error:
@@ -119,4 +117,4 @@ def _stay_alive(channel: Any) -> None:
             channel.sendall(b"\n")
         except OSError:
             return
-        gevent.sleep(SIGN_OF_LIFE_SECONDS)
+        time.sleep(SIGN_OF_LIFE_SECONDS)

@@ -44,7 +44,7 @@ def test_two_deploys_at_once(host: LabHost) -> None:
         first = _slow_deploy(host)
         second = deploying.deploy(host)
         assert second.returncode != 0
-        told = [line for line in second.stdout.splitlines() if "another deploy is under way" in line]
+        told = [line for line in second.stdout.splitlines() if "the box is held by" in line]
         assert len(told) == 1, second.stdout
         assert "@" in told[0]
         assert "since 20" in told[0]

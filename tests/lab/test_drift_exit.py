@@ -135,7 +135,7 @@ def test_a_connection_that_falls_silent(host: LabHost) -> None:
 
 def test_another_deploy_is_under_way(host: LabHost) -> None:
     with held(host):
-        _unknown(drifting.run(host.name, "--json"), "another deploy is under way: ann@desk, since 20")
+        _unknown(drifting.run(host.name, "--json"), "the box is held by ann@desk, since 20")
     assert drifting.run(host.name).returncode == 0
 
 

@@ -47,6 +47,7 @@ class Server:
         self.models = Models(router, MODEL, "gemma-4-31B", "gpt-oss-20b")
         self.models.states["gemma-4-31B"] = "loaded"
         self.commands: list[list[str]] = []
+        self.held: list[tuple[Any, str]] = []
         presets = boxes.box().presets_file.content
         self.answers: dict[str, tuple[int, str, str]] = {
             "cat /proc/meminfo": (0, "MemTotal: 9 kB\nMemAvailable:  102400 kB\n", ""),
@@ -73,6 +74,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             yield host
 
         monkeypatch.setattr(command, "connected", connect)
+        monkeypatch.setattr(command.deploy_lock, "take", lambda *held: there.held.append(held))
         monkeypatch.setattr(on_box, "desired", lambda _: boxes.box())
         monkeypatch.setattr(on_box, "run_as_root", there.run)
         monkeypatch.setattr(on_box, "read_key", lambda *_: "unused")
@@ -89,6 +91,7 @@ def test_what_is_no_subcommand_is_a_model(server: Server, tmp_path: Path, capsys
     assert status == 0, errors
     assert MODEL in output
     assert "loaded now: gemma-4-31B" in errors
+    assert [what for _, what in server.held] == ["gb10 bench"]
     (path,) = (tmp_path / "results").iterdir()
     found = load(path)
     assert (found.driver, found.image.tag, found.interrupted) == ("580.95", SAID["image"], False)

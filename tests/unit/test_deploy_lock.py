@@ -103,4 +103,4 @@ def test_preflight_refuses_with_who_and_since() -> None:
         "lock": {"who": "ann@desk", "since": "2026-11-29 21:00:00 UTC"},
     }
     (fault,) = box_faults("spark", report, box(), True)
-    assert "another deploy is under way: ann@desk, since 2026-11-29 21:00:00 UTC" in str(fault)
+    assert "the box is held by ann@desk, since 2026-11-29 21:00:00 UTC" in str(fault)
