@@ -311,6 +311,25 @@ def test_other_presets_are_put_back(host: LabHost, tmp_path: Path, number: signa
             lane.curl(host, "/models/unload", {"model": name})
 
 
+def test_one_at_a_time(host: LabHost, tmp_path: Path) -> None:
+    long_answers = ("--part", "coding", "--answer-limit", "8000")
+    with begun(host, "tiny-b", *long_answers, "--out", tmp_path) as process:
+        wait_for(lambda: "tiny-b" in loaded(host))
+        for second in (
+            bench(host, "tiny-a", "--part", "load", "--out", tmp_path),
+            deploying.deploy(host),
+            deploying.gb10(host, "rollback", "--yes"),
+        ):
+            assert second.returncode != 0
+            assert "the box is held by" in second.stdout
+            assert "(gb10 bench)" in second.stdout
+            assert "Traceback" not in second.stdout
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert deploying.changed(deploying.deploy(host).stdout) == []
+
+
 def test_a_router_that_goes_away_is_one_line(host: LabHost, tmp_path: Path) -> None:
     long_answers = ("--part", "load", "--part", "coding", *SHORT, "--answer-limit", "8000")
     try:
