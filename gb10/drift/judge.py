@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gb10.container import differences, preset_differences
-from gb10.desired import Desired
+from gb10.desired import NIGHTLY_UNITS, Desired
 from gb10.drift.mask import known_secrets, masked
 from gb10.drift.plan import Planned, shortened
 from gb10.drift.report import Class, Ignored, Item
 from gb10.record import events, readable, state_of, wants
+from gb10.watch_config import UNITS
 
 CLOCK_SECONDS = 30
+FOLDER = "0755 0:0"
 TEXT = 160  # characters of a value in a table; the whole is in --json
 BY_HAND = "by hand"
 
@@ -137,7 +139,8 @@ NOTED = "a deploy records it as it is now"
 
 def _plan(case: Case) -> Iterator[Item]:
     """What a deploy would change: the operations themselves say so."""
-    files = {placed.path: placed for placed in case.box.files()}
+    states = {placed.path: state_of(placed) for placed in case.box.files()}
+    states |= dict.fromkeys(case.box.folders, FOLDER)
     for one in case.planned:
         if one.name == "record: this deploy":
             if case.record is None:
@@ -146,9 +149,9 @@ def _plan(case: Case) -> Iterator[Item]:
         if one.name == "models: files" and any(state != "ok" for state in case.model_states.values()):
             continue  # each file says so itself
         commands = [shortened(command) for command in one.commands]
-        name, path = one.id, one.target(files)
+        name, path = one.id, one.target(states)
         if path is not None:
-            should, is_ = state_of(files[path]), case.seen["files"].get(path, "")
+            should, is_ = states[path], case.seen["files"].get(path, "")
             before = "" if case.record is None else case.record["files"].get(path, "")
             made = case.made(before != is_, case.moved(one.stage, path))
             yield _item(name, _short(should), _short(is_) or "nothing", made, commands=commands)
@@ -192,11 +195,13 @@ def _unit(case: Case) -> Iterator[Item]:
         is_ = case.seen["facts"][key].get(part, "")
         if is_ != wanted:
             yield _item(f"{key} {part}", wanted, is_ or "nothing", case.made(case.changed(key, part), False))
-    for path in case.seen["facts"]["router: drop-ins"]:
-        made = case.made(case.changed("router: drop-ins", path), False)
-        ours = f"/{case.box.unit}.d/" in path and not path.startswith(("/usr/lib/", "/lib/"))
-        do = "" if ours else f"{BY_HAND}: it is a package's, or for a whole kind of units"
-        yield _item(f"router: drop-in {path}", "none", "alters the unit", made, do)
+    for stage in ("router", "watch", "record"):
+        for path in case.seen["facts"][f"{stage}: drop-ins"]:
+            made = case.made(case.changed(f"{stage}: drop-ins", path), False)
+            ours = path.split("/")[-2].removesuffix(".d") in (case.box.unit, *UNITS, *NIGHTLY_UNITS)
+            ours = ours and not path.startswith(("/usr/lib/", "/lib/"))
+            do = "" if ours else f"{BY_HAND}: it is a package's, or for a whole kind of units"
+            yield _item(f"{stage}: drop-in {path}", "none", "alters the unit", made, do)
 
 
 def _container(case: Case) -> Iterator[Item]:
