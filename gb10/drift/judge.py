@@ -72,7 +72,11 @@ def case_of(
 ) -> Case:
     """A `Case` with the record that is in the answer; ``files`` are those of `ModelFiles`."""
     record = seen["record"] if readable(seen["record"]) else None
-    states = {file["path"]: file["state"] for file in files}
+    states = {
+        # Right, and of no use: the server is another user.
+        file["path"]: "closed" if file["state"] == "ok" and file.get("closed") else file["state"]
+        for file in files
+    }
     return Case(box, seen, planned, now, today, record, states, wants(box))
 
 
@@ -280,6 +284,8 @@ def _model_files(case: Case) -> Iterator[Item]:
             yield _item(
                 key, should, "changed since it was read", made, "a deploy (stage models) reads it again"
             )
+        elif state == "closed":
+            yield _item(key, should, "not readable for the server", case.made(True, case.moved("models")))
         elif state != "ok":
             yield _item(key, should, state, made)
 
