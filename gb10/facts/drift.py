@@ -23,7 +23,8 @@ class DriftState(ProbeFact):
     the question to ``MODE UID:GID SHA256``; ``models``, each model of the running router to its settings,
     or ``models_error``; ``readings``: ``boot`` (id), ``time`` (seconds since the epoch), ``oom_kills`` and
     ``restarts`` (counters), ``disks`` (path to [bytes free, bytes in all]), ``reboot`` (packages that want
-    one, null for none) and ``would_move`` (package to [installed, candidate]); ``record``, what the last
+    one, null for none) and ``would_move`` (package to [installed, candidate]) and
+    ``apt`` (why it cannot read its lists, or an empty text); ``record``, what the last
     deploy left, or null, and ``record_state``, as in ``files``; ``key_newer`` and ``models_newer``, as in
     `LaneState`; ``lock``,
     ``{"who", "since"}`` of the deploy that is under way, or null; ``failed``, why a part of the look could

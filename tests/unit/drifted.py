@@ -90,6 +90,7 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
             "disks": {"/": [50, 100]},
             "reboot": None,
             "would_move": {},
+            "apt": "",
         },
         "record": None,
         "record_state": "",
