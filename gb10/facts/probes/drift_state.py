@@ -429,7 +429,8 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
     image = docker.ask(f"/images/{question['image']}/json")
     container, environment = None, {}
     if inspected is not None:
-        container = container_of(inspected, image, info)
+        # Its own image, which the tag may no longer name.
+        container = container_of(inspected, docker.ask(f"/images/{inspected['Image']}/json"), info)
         if inspected["State"].get("Pid"):
             environment = process_environment(inspected["State"]["Pid"], question["environment"])
     models, error = {}, ""
