@@ -21,6 +21,7 @@ from gb10.facts.docker import Generations
 from gb10.inventory import desired
 from gb10.operations import deploy_lock
 from gb10.operations.going_back import BACK_SECONDS, back_command
+from gb10.printable import all_printable
 from gb10.remote import connected
 
 WIDTH = 100
@@ -54,7 +55,7 @@ def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory
             Generations, program=box.program_files["gb10_generations.py"].path, lane=box.lane_path
         )
         if listing or not yes:
-            _show(known)
+            _show(all_printable(known))
         if listing:
             return
         if not yes:
@@ -70,7 +71,7 @@ def go_back(host: Host, box: Desired, to: str) -> dict[str, Any]:
     with Console(stderr=True).status("going back: restart and first answer"):
         _, output = host.run_shell_command(command, _sudo=True, _timeout=BACK_SECONDS)
     try:
-        done: dict[str, Any] = json.loads(output.stdout_lines[-1])
+        done: dict[str, Any] = all_printable(json.loads(output.stdout_lines[-1]))
     except (ValueError, IndexError):
         reason = (output.stderr_lines or ["the box has no record of its lanes: run a deploy first"])[-1]
         raise PyinfraError(f"{host.name}: {reason}") from None
