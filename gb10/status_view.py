@@ -50,21 +50,25 @@ def _facts(status: Mapping[str, Any]) -> Table:
     table.add_row("image", shown)
     table.add_row("memory", _memory(status["memory"]))
     table.add_row("watch", _watch(watch))
-    if night := status.get("drift"):
-        table.add_row("drift", _night(night))
+    table.add_row("drift", _night(status["drift"]))
     table.add_row("up", duration(status["uptime_seconds"]))
     return table
 
 
-def _night(night: Mapping[str, Any]) -> Text:
+def _night(night: Mapping[str, Any] | None) -> Text:
     """What the nightly look has found, with the way to know more."""
+    if night is None:
+        return Text("the box has not looked at itself yet: gb10 drift looks now", style="dim")
+    on = f" on {night['time']}" if night["time"] else ""
+    if night["state"] == "unknown":
+        last = f"last look{on}; " if on else ""
+        return Text(f"could not tell: {night['reason']} ({last}gb10 drift)", style=COLOURS["unknown"])
+    told = "; notify_command did not take it" if night["untold"] else ""
     if night["state"] == "clean":
-        return Text(f"none on {night['time']}")
-    if night["state"] != "drift":
-        return Text(f"could not tell on {night['time']}: {night['reason']}", style="yellow")
+        return Text(f"none{on}{told}", style="yellow" if told else COLOURS["healthy"])
     shown = ", ".join(night["items"][:3]) + (", …" if len(night["items"]) > 3 else "")
     count = len(night["items"])
-    what = f"{count} difference{'s' if count != 1 else ''} on {night['time']}: {shown} (gb10 drift)"
+    what = f"{count} difference{'s' if count != 1 else ''}{on}: {shown} (gb10 drift){told}"
     return Text(what, style="yellow")
 
 

@@ -73,6 +73,7 @@ def status_of(host: Host, box: Desired) -> dict[str, Any]:
         "lane": box.data.lane_name,
         "status": STATUS,
         "drift": box.drift_path,
+        "record": box.record_path,
         "programs": box.data.program_dir,
         "lane_file": box.lane_path,
     }
