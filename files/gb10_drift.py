@@ -45,6 +45,8 @@ SINGULAR = {
     "lanes: vLLM processes": "lanes: vLLM process",
     "toolkit: apt sources": "toolkit: apt source",
     "router: drop-ins": "router: drop-in",
+    "watch: drop-ins": "watch: drop-in",
+    "record: drop-ins": "record: drop-in",
     "box: open ports": "box: open port",
 }
 # A key may stand in them, under whatever option: at night only whether they are the same.
@@ -66,14 +68,15 @@ def parts_of(key: str, value: object) -> object:
     return dict.fromkeys(map(str, value), "there")
 
 
-def differing(key: str, was: Any, is_: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Each part of a fact that is another one: its name, what it was, and is."""
+def differing(key: str, was: Any, is_: Any, whole: bool = True) -> Iterator[tuple[str, Any, Any]]:
+    """Each part of a fact that is another one: its name, what it was, and is. ``whole`` for the fact itself:
+    of its parts only an environment has parts again."""
     was, is_ = parts_of(key, was), parts_of(key, is_)
     if was == is_:
         return
-    if isinstance(was, dict) and isinstance(is_, dict):
+    if isinstance(was, dict) and isinstance(is_, dict) and (whole or key.endswith(" environment")):
         for part in sorted(was.keys() | is_.keys()):
-            yield from differing(f"{SINGULAR.get(key, key)} {part}", was.get(part), is_.get(part))
+            yield from differing(f"{SINGULAR.get(key, key)} {part}", was.get(part), is_.get(part), False)
     else:
         yield key, was, is_
 
@@ -101,7 +104,7 @@ def pair(key: str, was: Any, is_: Any) -> tuple[str, str]:
             for value in (was, is_)
         )
         return one, other
-    if isinstance(was, dict) or isinstance(is_, dict):
+    if (was is None or is_ is None) and (isinstance(was, dict) or isinstance(is_, dict)):
         return ("there" if was else "nothing", "there" if is_ else "nothing")
     return shown(was), shown(is_)
 
@@ -245,6 +248,8 @@ def result_of(settings_file: str, record_file: str) -> tuple[dict[str, Any], lis
         seen = look(record)
         if seen["lock"] is not None:
             return unknown(UNDER_WAY), command
+        if seen["failed"]:
+            raise OSError("; ".join(seen["failed"]))
         items = judge(settings, record, seen, time.strftime("%Y-%m-%d", time.gmtime()), mask)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return unknown(mask(f"{error}" if isinstance(error, OSError) else f"{error!r}")), command

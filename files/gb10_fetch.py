@@ -337,6 +337,13 @@ def set_aside(path: Path, models_dir: Path) -> Path:
     return aside
 
 
+def closed(path: Path, models_dir: Path) -> list[Path]:
+    """The file and the folders on the way to it that not everybody may read. The server is another user."""
+    folders = [models_dir, *(folder for folder in path.parents if models_dir in folder.parents)]
+    ways = [*((folder, 0o005) for folder in folders), (path, 0o004)]
+    return [way for way, needed in ways if way.exists() and way.stat().st_mode & needed != needed]
+
+
 class Verified:
     """What was read once need not be read again: path -> sha256, as long as size, mtime and inode stay."""
 
@@ -752,6 +759,9 @@ class Fetcher:
             if aside:
                 told = f"the file that was at {wanted.path} is kept as {aside.name}"
                 self.report.emit("note", file=wanted.label, message=told)
+        for way in closed(wanted.path, self.manifest.models_dir):
+            way.chmod(way.stat().st_mode | (0o005 if way.is_dir() else 0o004))
+            self.report.emit("note", file=wanted.label, message=f"{way} was not readable for the server")
         fields: dict[str, Any] = {"file": wanted.label, "path": str(wanted.path), "size": wanted.size}
         if ready.source:
             self.report.emit("used-in-place", **fields, how=ready.how, source=str(ready.source))
@@ -859,9 +869,10 @@ def look(manifest: Manifest) -> dict[str, Any]:
     for wanted in manifest.files:
         state, count = state_of(wanted, verified)
         entry = {"repo": wanted.repo, "file": wanted.file, "path": str(wanted.path), "size": wanted.size}
-        files.append({**entry, "state": state, "bytes": count})
+        shut = [str(way) for way in closed(wanted.path, manifest.models_dir)]
+        files.append({**entry, "state": state, "bytes": count, "closed": shut})
     return {
-        "ok": all(entry["state"] == "ok" for entry in files),
+        "ok": all(entry["state"] == "ok" and not entry["closed"] for entry in files),
         "files": files,
         "running": holder(manifest.models_dir),
         "free_bytes": free_bytes(manifest.models_dir),

@@ -6,6 +6,8 @@ image, device and environment and reads which devices llama.cpp lists there: the
 be wrong, because it takes the same way as the server. After a boot the driver may come later than
 Docker, so it looks again until ``wait_seconds`` are over.
 
+Without an API key it refuses as well: llama.cpp would serve whoever asks.
+
 It also makes the folders that the container mounts and that may have gone, as somebody else's cache may:
 each with the owner of the folder it lies in, so that its user can go on using it.
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -96,6 +99,15 @@ def look(lane: dict[str, Any]) -> tuple[str, bool]:
     return reason_against(lane, result.returncode, result.stdout, result.stderr)
 
 
+def has_key(path: str) -> bool:
+    """Whether llama.cpp finds a key in the file: a line that is not empty and does not begin with #."""
+    try:
+        with open(path, "rb") as file:
+            return re.search(rb"^[^#\s]", file.read(65536), re.MULTILINE) is not None
+    except OSError:
+        return False
+
+
 def make_folder(path: str) -> None:
     """Make ``path`` and what is missing above it, all owned as the nearest folder that is there."""
     missing = []
@@ -132,6 +144,10 @@ def guard(lane: dict[str, Any]) -> int:
             reason = f"{folder} cannot be made: {error.strerror}"
             print(f"REFUSING to start {lane['lane']}: {reason}", file=sys.stderr)
             return 1
+    if not has_key(lane["key_file"]):
+        reason = f"{lane['key_file']} holds no API key, anybody would be served: run the deploy again"
+        print(f"REFUSING to start {lane['lane']}: {reason}", file=sys.stderr)
+        return 1
     deadline = time.monotonic() + lane["wait_seconds"]
     said = False
     while True:

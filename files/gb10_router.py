@@ -31,6 +31,7 @@ from typing import Any
 START_SECONDS = 180  # for the router to listen
 LOAD_SECONDS = 900  # for a 50 GB model from a slow disk
 PROBE_SECONDS = 60
+ASK_SECONDS = 30
 VERIFY_TOKENS = 32
 ANSWER_BYTES = 8 << 20  # far more than any answer of a router
 QUESTION = "Count from one to twenty in words."
@@ -65,10 +66,12 @@ def fetch(lane: dict[str, Any], method: str, path: str, body: Any = None, timeou
 
 
 def _send(
-    lane: dict[str, Any], method: str, path: str, body: Any, timeout: float
+    lane: dict[str, Any], method: str, path: str, body: Any, timeout: float, with_key: bool = True
 ) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection(lane["host"], lane["port"], timeout=timeout)
-    headers = {"Authorization": f"Bearer {_key(lane)}", "Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json"}
+    if with_key:
+        headers["Authorization"] = f"Bearer {_key(lane)}"
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         return connection.getresponse()
@@ -80,9 +83,18 @@ def _send(
 def _key(lane: dict[str, Any]) -> str:
     with open(lane["key_file"], "rb") as file:
         key = file.read(4096).strip()
-    if not re.fullmatch(rb"[\x21-\x7e]+", key):
+    # llama.cpp passes over a line that begins with #, and asks for no key where it finds none.
+    if not re.fullmatch(rb"[\x21-\x7e]+", key) or key.startswith(b"#"):
         raise RouterError(f"{lane['key_file']} does not hold an API key: remove it and run the deploy again")
     return key.decode("ascii")
+
+
+def check_key_is_asked_for(lane: dict[str, Any]) -> None:
+    """Raises `RouterError` when the router would serve somebody without a key. Loads nothing."""
+    response = _send(lane, "POST", "/v1/chat/completions", {}, ASK_SECONDS, with_key=False)
+    _read(response, time.monotonic() + ASK_SECONDS)
+    if response.status != 401:
+        raise RouterError(f"the router asks for no API key (it answered {response.status} without one)")
 
 
 def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
@@ -262,6 +274,28 @@ def examine(lane: dict[str, Any], model: str, timeout: float) -> dict[str, Any]:
     }
 
 
+def idle(lane: dict[str, Any], states: dict[str, tuple[str, bool]]) -> dict[str, Any]:
+    """What to say of a router with nothing loaded: whether a model could be, as far as a look tells."""
+    failed = sorted(name for name, (_, has_failed) in states.items() if has_failed)
+    if failed:
+        why = load_error(journal(lane))
+        return {"state": "wrong", "reason": f"{failed[0]} did not load{': ' if why else ''}{why}"}
+    command = ["docker", "exec", lane["lane"], "llama-server", "--list-devices"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return {"state": "down", "reason": f"llama-server --list-devices did not end in {ASK_SECONDS} s"}
+    if done.returncode in (125, 126, 127):  # Docker's own: llama-server was not run
+        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return {"state": "down", "reason": one_line(f"docker exec: {said}")}
+    if done.returncode == 0 and f"{lane['device']}: " in done.stdout:
+        return {"state": "idle", "reason": "the router answers, no model is loaded"}
+    return {
+        "state": "wrong",
+        "reason": f"no model is loaded, and a new process does not get {lane['device']}",
+    }
+
+
 def pick_loaded(lane: dict[str, Any], states: dict[str, tuple[str, bool]]) -> str:
     """The default model if it is loaded, else any loaded one, else an empty text."""
     loaded = [name for name, (state, _) in states.items() if state == "loaded"]
@@ -273,6 +307,7 @@ def verify(lane: dict[str, Any]) -> dict[str, Any]:
     """Wait, chat with a loaded model or else load the default one, look at the device."""
     try:
         states = wait_for_router(lane, START_SECONDS)
+        check_key_is_asked_for(lane)
         states = _settled(lane, states)
         # With something loaded, the default model's load could evict it: any loaded model proves the lane.
         return examine(lane, pick_loaded(lane, states) or lane["default_model"], LOAD_SECONDS)
@@ -294,13 +329,13 @@ def probe(lane: dict[str, Any], wanted: str = "") -> dict[str, Any]:
     """Chat with a model that is loaded already. Never loads one: that could evict another."""
     try:
         states = model_states(request(lane, "GET", "/models"))
+        check_key_is_asked_for(lane)
         model = pick_loaded(lane, states)
         if wanted:
             model = wanted if states.get(wanted, ("", False))[0] == "loaded" else ""
-        if not model:
-            none = f"{wanted} is not loaded" if wanted else "no model is loaded"
-            return {"state": "idle", "reason": f"the router answers, {none}"}
-        return examine(lane, model, PROBE_SECONDS)
+        if not model and wanted:
+            return {"state": "idle", "reason": f"the router answers, {wanted} is not loaded"}
+        return examine(lane, model, PROBE_SECONDS) if model else idle(lane, states)
     except (RouterError, OSError) as error:
         return {"state": "down", "reason": str(error)}
 

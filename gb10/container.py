@@ -37,6 +37,7 @@ def described(box: Desired) -> dict[str, Any]:
         published.append(f"{address}:{host_port}->{port}/tcp")
     return {
         "status": "running",
+        "entrypoint": [],  # the image's own
         "command": [word for line in box.router_arguments for word in shlex.split(line)],
         "user": options["user"][0],
         "environment": {
@@ -57,6 +58,8 @@ def described(box: Desired) -> dict[str, Any]:
         "restart": "no",
         "log": options["log-driver"][0],
         "init": True,
+        "networks": ["bridge"],
+        "other": {},
         "label": box.lane_hash,
     }
 

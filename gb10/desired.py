@@ -27,6 +27,7 @@ from gb10.presets import render_presets
 from gb10.rendering import TOP, PlacedFile, json_text, render, tag_part, unit_escape
 
 KEYRING = "/usr/share/keyrings/gb10-nvidia-container-toolkit.gpg"
+NIGHTLY_UNITS = ("gb10-drift.service", "gb10-drift.timer")
 # What runs on the box, copied as it is.
 PROGRAMS = (
     "gb10_gate.py",
@@ -383,6 +384,12 @@ class Desired:
             router_arguments=[unit_escape(argument) for argument in self.router_arguments],
         )
         return PlacedFile(f"/etc/systemd/system/{self.unit}", text)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders that root's programs and their data lie in: nobody else may write there."""
+        data, watch = self.data, watch_config.CONFIG.rpartition("/")[0]
+        return tuple(sorted({data.program_dir, data.state_dir, data.lane_config_dir, watch}))
 
     # -- the record and the nightly look ------------------------------------------------------------
 

@@ -44,7 +44,7 @@ def names(box: Desired, own: Sequence[str]) -> dict[str, str]:
         box.fetch_manifest_file.path: "models: list of files",
         programs["gb10_router.py"].path: "router: gb10_router.py",
         programs["gb10_generations.py"].path: "router: gb10_generations.py",
-        data.lane_config_dir: f"router: {data.lane_config_dir}",
+        **{folder: f"router: {folder}" for folder in box.folders},
         box.presets_path: "router: presets",
         box.lane_path: "router: lane description",
         box.unit_file.path: f"router: {box.unit}",

@@ -148,6 +148,8 @@ def _examined(inventory: Path, name: str, wires: list[Wire], deep: bool, diff: b
             seen["facts"].update({key: value for key, value in models.items() if key.startswith("models: ")})
         if seen["lock"] is not None:
             return _unknown(name, f"{name}: {under_way(seen['lock'])}: look again when it has ended")
+        if seen["failed"]:
+            return _unknown(name, f"{name}: {'; '.join(seen['failed'])}")
         program = box.program_files["gb10_fetch.py"].content
         files = look(host, ModelFiles, program=program, manifest=box.fetch_manifest)["files"]
         items, ignored = judge(case_of(box, seen, plan, files, now, datetime.now(UTC).date().isoformat()))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from gb10.container import differences, preset_differences
-from gb10.desired import Desired
+from gb10.desired import NIGHTLY_UNITS, Desired
 from gb10.drift.by_itself import of_events, of_readings, of_the_night
 from gb10.drift.case import BY_HAND, NOTED, Case, item, short
 from gb10.drift.files import targets
@@ -14,8 +14,10 @@ from gb10.drift.mask import known_secrets, masked
 from gb10.drift.plan import Planned, shortened
 from gb10.drift.report import Class, Ignored, Item
 from gb10.record import readable, state_of, wants, wants_alone
+from gb10.watch_config import UNITS
 
 RECORD = "record: this deploy"
+FOLDER = "0755 0:0"
 TEXT = 160  # characters of a value in a table; the whole is in --json
 
 
@@ -29,7 +31,11 @@ def case_of(
 ) -> Case:
     """A `Case` with the record that is in the answer; ``files`` are those of `ModelFiles`."""
     record = seen["record"] if readable(seen["record"]) else None
-    states = {file["path"]: file["state"] for file in files}
+    states = {
+        # Right, and of no use: the server is another user.
+        file["path"]: "closed" if file["state"] == "ok" and file.get("closed") else file["state"]
+        for file in files
+    }
     return Case(box, seen, planned, now, today, record, states, wants(box), wants_alone(box))
 
 
@@ -81,7 +87,8 @@ def _masked(item: Item, known: Sequence[str]) -> Item:
 
 def _plan(case: Case) -> Iterator[Item]:
     """What a deploy would change: the operations themselves say so."""
-    files = {placed.path: placed for placed in case.box.files()}
+    states = {placed.path: state_of(placed) for placed in case.box.files()}
+    states |= dict.fromkeys(case.box.folders, FOLDER)
     for one in case.planned:
         if one.name == RECORD:
             if case.record is None:
@@ -90,11 +97,11 @@ def _plan(case: Case) -> Iterator[Item]:
         if one.name == "models: files" and any(state != "ok" for state in case.model_states.values()):
             continue  # each file says so itself
         commands = [shortened(command) for command in one.commands]
-        name, paths = one.id, targets(one, files)
+        name, paths = one.id, targets(one, states)
         if paths:
             by_hand = any(case.edited(path) or case.grown(one.stage, path) for path in paths)
             made = case.made(by_hand, any(case.moved(one.stage, path) for path in paths))
-            should, is_ = state_of(files[paths[0]]), case.seen["files"].get(paths[0], "")
+            should, is_ = states[paths[0]], case.seen["files"].get(paths[0], "")
             if len(paths) == 1:
                 yield item(name, short(should), short(is_) or "nothing", made, commands=commands)
             else:
@@ -160,11 +167,13 @@ def _unit(case: Case) -> Iterator[Item]:
         if is_ != wanted:
             by_hand = case.changed(key, part) and not (part == "active" and case.crashed)
             yield item(f"{key} {part}", wanted, is_ or "nothing", case.made(by_hand, False))
-    for path in case.seen["facts"]["router: drop-ins"]:
-        made = case.made(case.changed("router: drop-ins", path), False)
-        ours = f"/{case.box.unit}.d/" in path and not path.startswith(("/usr/lib/", "/lib/"))
-        do = "" if ours else f"{BY_HAND}: it is a package's, or for a whole kind of units"
-        yield item(f"router: drop-in {path}", "none", "alters the unit", made, do)
+    for stage in ("router", "watch", "record"):
+        for path in case.seen["facts"][f"{stage}: drop-ins"]:
+            made = case.made(case.changed(f"{stage}: drop-ins", path), False)
+            ours = path.split("/")[-2].removesuffix(".d") in (case.box.unit, *UNITS, *NIGHTLY_UNITS)
+            ours = ours and not path.startswith(("/usr/lib/", "/lib/"))
+            do = "" if ours else f"{BY_HAND}: it is a package's, or for a whole kind of units"
+            yield item(f"{stage}: drop-in {path}", "none", "alters the unit", made, do)
 
 
 def _container(case: Case) -> Iterator[Item]:
@@ -247,6 +256,8 @@ def _model_files(case: Case) -> Iterator[Item]:
             yield item(
                 key, should, "changed since it was read", made, "a deploy (stage models) reads it again"
             )
+        elif state == "closed":
+            yield item(key, should, "not readable for the server", case.made(True, case.moved("models")))
         elif state != "ok":
             yield item(key, should, state, made)
 

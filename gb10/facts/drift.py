@@ -10,7 +10,8 @@ from typing import Any
 from pyinfra.api.command import StringCommand
 from pyinfra.api.host import Host
 
-from gb10.desired import KEYRING, Desired
+from gb10 import watch_config
+from gb10.desired import KEYRING, NIGHTLY_UNITS, Desired
 from gb10.facts.files import PathReport, PathState
 from gb10.facts.probe import LaneState, ProbeFact
 from gb10.facts.shared import known, look
@@ -30,7 +31,8 @@ class DriftState(ProbeFact):
     seconds there is its ``result``, the last ``deploy``, and the ``timer`` is on; null for never);
     ``record``, what the last deploy left, or null, and ``record_state``, as in ``files``; ``key_newer`` and
     ``models_newer``, as in `LaneState`; ``lock``, ``{"who", "since"}`` of the deploy that is under way, or
-    null.
+    null; ``failed``, why a part of the look could not be had, one line each: what it would say is not known
+    then.
     """
 
     program = "drift_state.py"
@@ -52,6 +54,7 @@ def question_of(box: Desired, deep: bool = False) -> dict[str, Any]:
     data = box.data
     return {
         "unit": box.unit,
+        "units": {"watch": list(watch_config.UNITS), "record": list(NIGHTLY_UNITS)},
         "lane": data.lane_name,
         "image": box.image,
         "host": box.lane_host,
@@ -64,7 +67,7 @@ def question_of(box: Desired, deep: bool = False) -> dict[str, Any]:
         "models_dir": data.models_dir,
         "units_out": [lane.unit for lane in data.lanes_out],
         "containers_out": [lane.container for lane in data.lanes_out],
-        "paths": sorted([*(placed.path for placed in box.files()), data.lane_config_dir]),
+        "paths": sorted([*(placed.path for placed in box.files()), *box.folders]),
         "disks": sorted({"/", data.state_dir, data.models_dir, "/var/lib/docker"}),
         "record": box.record_path,
         "night": box.drift_path,
@@ -99,7 +102,7 @@ def lane_question(box: Desired) -> dict[str, str]:
 def lane_state(seen: Mapping[str, Any], box: Desired) -> dict[str, Any]:
     """The answer of `LaneState` out of that of `DriftState`."""
     facts, unit = seen["facts"], seen["facts"]["router: unit"]
-    mode, owner, *rest = [*facts["router: API key"].split(), "", ""][:3]
+    mode, owner, *rest = [*facts["router: API key"].partition(" -> ")[0].split(), "", ""][:3]
     return {
         "loaded": unit["loaded"] or "not-found",
         "active": unit["active"] or "inactive",
@@ -116,9 +119,12 @@ def lane_state(seen: Mapping[str, Any], box: Desired) -> dict[str, Any]:
 
 def path_state(text: str) -> PathState | None:
     """A `PathState` of what the look says: ``MODE UID:GID``, then the digest of a file's content, or for a
-    secret only whether it is empty."""
+    secret only whether it is empty; a link in its place says where it leads."""
     if not text:
         return None
-    mode, owner, *rest = text.split()
+    shown, link, _ = text.partition(" -> ")
+    mode, owner, *rest = shown.split()
+    if link:
+        return PathState("symbolic link", mode, owner, "")
     digest = hashlib.sha256(b"").hexdigest() if rest == ["empty"] else "".join(rest)
     return PathState("regular file" if rest else "", mode, owner, digest)

@@ -10,7 +10,8 @@ from pyinfra.api.facts import FactBase
 
 @dataclass(frozen=True)
 class PathState:
-    """``kind`` as stat names it, ``mode`` four octal digits, ``owner`` ``uid:gid``, ``sha256`` of a file."""
+    """``kind`` as stat names it ("symbolic link" for one in a file's place), ``mode`` four octal digits,
+    ``owner`` ``uid:gid``, ``sha256`` of a file."""
 
     kind: str
     mode: str
@@ -22,9 +23,10 @@ class PathReport(FactBase[PathState | None]):
     """The state of one path, None where there is nothing."""
 
     def command(self, path: str) -> StringCommand:
-        # A symbolic link is followed: what is compared is what a reader gets.
+        # A link to a folder is as good as the folder. One in place of a file leads nowhere in the container.
         script = (
-            'if [ -e "$1" ]; then stat -L -c "%a|%u:%g|%F" "$1"; '
+            'if [ -L "$1" ] && [ ! -d "$1" ]; then stat -c "%a|%u:%g|%F" "$1"; '
+            'elif [ -e "$1" ]; then stat -L -c "%a|%u:%g|%F" "$1"; '
             'if [ -f "$1" ]; then sha256sum < "$1"; fi; else echo absent; fi'
         )
         return StringCommand("sh", "-c", QuoteString(script), "-", QuoteString(path))

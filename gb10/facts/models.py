@@ -13,8 +13,9 @@ from gb10.facts.probe import probe_answer
 
 
 class ModelFiles(FactBase[dict[str, Any]]):
-    """The answer of ``gb10_fetch.py --check``: ``ok`` (bool), ``files``, each with ``path`` and ``state``,
-    and ``shortage``: which disk lacks how much room, or an empty text.
+    """The answer of ``gb10_fetch.py --check``: ``ok`` (bool), ``files``, each with ``path``, ``state`` and
+    ``closed`` (the file or folders above it that the server's user may not read), and ``shortage``: which
+    disk lacks how much room, or an empty text.
 
     Cheap: names, sizes and what was verified before; no model file is read. The program is sent along, so
     that the answer is about the manifest of now and not about the one that the last deploy left there.

@@ -93,7 +93,7 @@ def take(host: Host, what: str) -> None:
         raise Refused(f"{host.name}: {under_way(answer)}: wait for its end, then run this one again")
     host.connector_data[_PLACE] = channel
     # pyinfra's own command makes threads greenlets; under `gb10` it is a real one.
-    threading.Thread(target=_stay_alive, args=(channel,), daemon=True).start()
+    threading.Thread(target=_stay_alive, args=(host, client, channel, what), daemon=True).start()
 
 
 def again(host: Host) -> None:
@@ -111,10 +111,19 @@ def again(host: Host) -> None:
         raise ConnectionError(str(error)) from None
 
 
-def _stay_alive(channel: Any) -> None:
+def _stay_alive(host: Host, client: Any, channel: Any, what: str) -> None:
     while not channel.closed:
         try:
             channel.sendall(b"\n")
         except OSError:
-            return
+            break
         time.sleep(SIGN_OF_LIFE_SECONDS)
+    transport = client.get_transport()
+    if transport is None or not transport.is_active():
+        return  # the connection has ended, and with it what was to be held
+    # This machine slept, and the box let go of a silent holder. What goes on must hold it again.
+    try:
+        take(host, what)
+    except PyinfraError as error:
+        host.log_styled(f"{error}; this one ends here", fg="red", log_func=logger.error)
+        client.close()

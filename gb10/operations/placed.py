@@ -36,6 +36,18 @@ SET_ASIDE = (
 )
 
 
+# $1 path, $2 owner. Another deploy may have made the key just now: its router has read that one. A link's
+# target is nowhere in the container: the key itself comes in its place.
+_KEY_MADE = (
+    'set -e; umask 077; mkdir -p "$(dirname "$1")"; exec 9< "$(dirname "$1")"; flock 9; '
+    "if LC_ALL=C grep -q '^[^#[:space:]]' \"$1\" 2>/dev/null; then "
+    '[ -L "$1" ] || exit 0; cat "$1" > "$1.gb10-new"; else '
+    '[ ! -s "$1" ] || mv -T "$1" "$1.set-aside-$(date -u +%Y%m%dT%H%M%SZ)"; '
+    "python3 -I -c 'import secrets; print(secrets.token_urlsafe(32))' > \"$1.gb10-new\"; fi; "
+    'chown "$2" "$1.gb10-new"; chmod 0600 "$1.gb10-new"; sync "$1.gb10-new"; mv -T "$1.gb10-new" "$1"'
+)
+
+
 def set_aside(folder: str, paths: Iterable[str]) -> StringCommand:
     """Moves files below ``folder``, each with its whole path. For use inside an operation."""
     words = (QuoteString(path) for path in paths)
@@ -90,19 +102,13 @@ def folder(path: str, mode: str = "0755", owner: str = "0:0") -> Commands:
 def secret(path: str, owner: str) -> Commands:
     """A random secret, made on the host and never seen here: 0600, 256 bits as text.
 
-    One that is there is kept; an empty file is what a full disk leaves behind, and is made anew.
+    One that is there is kept. An empty file is what a full disk leaves behind; one of comments alone would
+    be a lane without a key: that is set aside, and a key is made.
     """
     state = look(host, PathReport, path=path)
     empty = hashlib.sha256(b"").hexdigest()
-    if state is None or state.sha256 == empty:
-        script = (
-            'set -e; umask 077; mkdir -p "$(dirname "$1")"; exec 9< "$(dirname "$1")"; flock 9; '
-            # Another deploy may have made it just now: its router has read that one.
-            '[ ! -s "$1" ] || exit 0; '
-            "python3 -I -c 'import secrets; print(secrets.token_urlsafe(32))' > \"$1.gb10-new\"; "
-            'chown "$2" "$1.gb10-new"; chmod 0600 "$1.gb10-new"; sync "$1.gb10-new"; mv -T "$1.gb10-new" "$1"'
-        )
-        yield StringCommand("sh", "-c", QuoteString(script), "-", QuoteString(path), owner)
+    if state is None or state.sha256 == empty or state.kind == "symbolic link":
+        yield StringCommand("sh", "-c", QuoteString(_KEY_MADE), "-", QuoteString(path), owner)
         return
     if state.owner != owner:
         yield StringCommand("chown", owner, QuoteString(path))

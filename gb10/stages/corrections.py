@@ -6,6 +6,8 @@ The stages call these at the place where they belong.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
@@ -20,6 +22,8 @@ from gb10.record import readable
 
 # Where an administrator's drop-ins lie; those of packages are not touched.
 OURS_TO_REMOVE = ("/etc/systemd/", "/run/systemd/", "/usr/local/lib/systemd/")
+# What systemd has been told anew; a socket or a timer, too, goes by what it was started with.
+_AGAIN = 'systemctl daemon-reload; systemctl try-restart "$@"'
 # $1 the image that the deploy built, $2 the tag. Without that image the tag goes, and it is built again.
 _TAG_AGAIN = (
     'if docker image inspect "$1" >/dev/null 2>&1; then docker tag "$1" "$2"; '
@@ -41,18 +45,24 @@ def tag(box: Desired) -> Commands:
 
 
 @operation()
-def drop_ins(box: Desired) -> Commands:
-    """No drop-in alters the unit; a copy of each is kept below state_dir."""
+def drop_ins(box: Desired, stage: str, units: Sequence[str]) -> Commands:
+    """No drop-in alters the stage's units, also none that systemd would read only later; a copy of each is
+    kept below state_dir. The lane is restarted by `container`, and only if it runs otherwise."""
     seen = look(host, DriftState, question=question_of(box))
-    found = sorted(
-        path
-        for path in seen["facts"]["router: drop-ins"]
+    folders = {f"{unit}.d": unit for unit in units}
+    found = {
+        path: folders[path.split("/")[-2]]
+        for path in seen["facts"][f"{stage}: drop-ins"]
         # A folder for a whole kind of units (service.d) serves others too.
-        if path.startswith(OURS_TO_REMOVE) and path.split("/")[-2] == f"{box.unit}.d"
-    )
-    if found:
-        yield set_aside(f"{box.data.state_dir}/taken-over", found)
+        if path.startswith(OURS_TO_REMOVE) and path.split("/")[-2] in folders
+    }
+    if not found:
+        return
+    yield set_aside(f"{box.data.state_dir}/taken-over", sorted(found))
+    if stage == "router":
         yield StringCommand("systemctl", "daemon-reload")
+    else:
+        yield StringCommand("sh", "-c", QuoteString(_AGAIN), "-", *sorted(set(found.values())))
 
 
 @operation()

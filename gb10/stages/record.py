@@ -8,7 +8,7 @@ from pyinfra.api.command import StringCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host, state
 
-from gb10.desired import Desired
+from gb10.desired import NIGHTLY_UNITS, Desired
 from gb10.facts.drift import DriftState, question_of
 from gb10.facts.shared import look
 from gb10.operations import Commands, placed
@@ -16,7 +16,7 @@ from gb10.operations.deploy_lock import who
 from gb10.record import make, news, text
 from gb10.rendering import PlacedFile
 from gb10.revision import revision
-from gb10.stages import chosen, noted
+from gb10.stages import chosen, corrections, noted
 
 TIMER = "gb10-drift.timer"
 
@@ -25,6 +25,7 @@ def keep(box: Desired) -> None:
     """Always the last: it records what all others have left."""
     for file in box.nightly_files:
         placed.file(name=f"record: {file.path.rpartition('/')[2]}", placed=file)
+    corrections.drop_ins(name="record: no drop-ins", box=box, stage="record", units=NIGHTLY_UNITS)
     nightly(name="record: a look each night", box=box)
     recorded(name="record: this deploy", box=box)
 

@@ -32,12 +32,13 @@ def serve(box: Desired) -> None:
     data = box.data
     for program in ("gb10_router.py", "gb10_generations.py"):
         placed.file(name=f"router: {program}", placed=box.program_files[program])
-    placed.folder(name=f"router: {data.lane_config_dir}", path=data.lane_config_dir)
+    for folder in box.folders:
+        placed.folder(name=f"router: {folder}", path=folder)
     placed.secret(name="router: API key", path=box.key_path, owner=f"{data.lane_user_id}:{data.lane_user_id}")
     placed.file(name="router: presets", placed=box.presets_file)
     placed.file(name="router: lane description", placed=box.lane_file)
     placed.file(name=f"router: {box.unit}", placed=box.unit_file)
-    corrections.drop_ins(name="router: no drop-ins", box=box)
+    corrections.drop_ins(name="router: no drop-ins", box=box, stage="router", units=(box.unit,))
     settled(name="router: runs what is described", box=box)
     corrections.container(name="router: nothing was altered", box=box)
 

@@ -15,7 +15,7 @@ from gb10.facts.probe import WatchState
 from gb10.facts.shared import look
 from gb10.operations import Commands, placed
 from gb10.rendering import PlacedFile
-from gb10.stages import stage
+from gb10.stages import corrections, stage
 
 WATCH, HAND, SOCKET = watch_config.UNITS
 
@@ -31,6 +31,7 @@ exit 1
 def install(box: Desired) -> None:
     """A changed watch is restarted. The lane is not touched."""
     files(name="watch: programs, settings and units", box=box)
+    corrections.drop_ins(name="watch: no drop-ins", box=box, stage="watch", units=watch_config.UNITS)
     settled(name="watch: runs what is described", box=box)
 
 

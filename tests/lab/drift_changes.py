@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 UNIT = "/etc/systemd/system/llamacpp-playground.service"
+WATCH = "/etc/systemd/system/gb10-watch.service"
 PRESETS = "/etc/llamacpp-playground/models.ini"
 KEY = "/etc/llamacpp-playground/api-key"
 LANE = "llamacpp-playground"
@@ -258,6 +259,55 @@ BATCHES: dict[str, list[Change]] = {
             "json.dump(d, open(p, \"w\"))'",
             "toolkit: daemon.json",
             also=("toolkit: Docker has read daemon.json",),
+        ),
+    ],
+    "quiet": [
+        Change(
+            "a drop-in, systemd not told",
+            f"mkdir -p {UNIT}.d && printf '[Service]\\nNice=5\\n' > {UNIT}.d/10-nice.conf",
+            f"router: drop-in {UNIT}.d/10-nice.conf",
+            also=("router: no drop-ins", "router: unit needs_reload", SETTLED),
+        ),
+        Change(
+            "a drop-in for the watch",
+            f"mkdir -p {WATCH}.d && printf '[Service]\\nNice=5\\n' > {WATCH}.d/override.conf",
+            f"watch: drop-in {WATCH}.d/override.conf",
+            also=("watch: no drop-ins", "watch: runs what is described"),
+        ),
+        Change("root's programs for all to write", f"chmod 777 {PROGRAMS}", f"router: {PROGRAMS}"),
+        Change("a model that only root may read", f"chmod 600 {SMALL_C}", f"models: {SMALL_C}"),
+        Change(
+            "the key behind a link",
+            f"mv {KEY} /root/lane-key && ln -s /root/lane-key {KEY}",
+            "router: API key",
+            also=(SETTLED,),
+        ),
+        Change(
+            "the presets behind a link",
+            f"mv {PRESETS} /root/models.ini && ln -s /root/models.ini {PRESETS}",
+            "router: presets",
+        ),
+        Change(
+            "another network for the container",
+            f"docker network create --driver bridge own && docker network connect own {LANE}",
+            "router: container networks",
+            also=(ALTERED,),
+        ),
+        Change(
+            "what a vLLM server leaves behind",
+            "systemd-run --unit=orphan bash -c 'exec -a VLLM::EngineCore sleep 1d'",
+            "lanes: vLLM process VLLM::EngineCore 1d",
+            undo="systemctl stop orphan",
+        ),
+        Change("a rule for IPv6", "ip6tables -A INPUT -p tcp --dport 9 -j ACCEPT", "box: firewall"),
+    ],
+    "no key": [
+        Change(
+            "the key commented out",
+            # The gate keeps it down.
+            f"sed -i 's/^/#/' {KEY}; {RESTART} || true",
+            "router: API key",
+            also=(SETTLED, VERIFY, "router: models", "router: unit active", "router: container"),
         ),
     ],
     "unrecorded": [

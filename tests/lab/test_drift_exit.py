@@ -122,6 +122,16 @@ def test_a_look_that_fails(host: LabHost) -> None:
     assert drifting.run(host.name).returncode == 0
 
 
+def test_a_part_of_the_look_that_fails(host: LabHost) -> None:
+    path = "/etc/apt/sources.list.d/broken.list"
+    host.ssh(f"echo deb nonsense > {path}", sudo=True)
+    try:
+        _unknown(drifting.run(host.name, "--json"), "apt-cache policy")
+    finally:
+        host.ssh(f"rm {path}", sudo=True)
+    assert drifting.run(host.name).returncode == 0
+
+
 def test_a_connection_that_is_cut_in_the_middle(host: LabHost) -> None:
     with look_that(host, "pkill -KILL -u lab sshd-session; sleep 5"):
         _unknown(drifting.run(host.name, "--json"), "connection")

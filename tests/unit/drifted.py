@@ -34,7 +34,7 @@ def models_of(box: Desired) -> dict[str, dict[str, str]]:
 
 def seen(box: Desired, **facts: Any) -> dict[str, Any]:
     """The answer of a settled box without a record, with other ``facts``."""
-    container = {**described(box), "image": IMAGE, "entrypoint": ["llama-server"], "network": "bridge"}
+    container = {**described(box), "image": IMAGE, "label": box.lane_hash}
     answer = {
         "facts": {
             "lanes: old lanes": [],
@@ -55,6 +55,8 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
                 "needs_reload": "no",
             },
             "router: drop-ins": {},
+            "watch: drop-ins": {},
+            "record: drop-ins": {},
             "router: container": container,
             "router: process environment": dict(container["environment"]),
             "router: presets read": box.presets_digest,
@@ -74,7 +76,10 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
             **{f"models: {file['path']}": file["sha256"] for file in box.fetch_manifest["files"]},
             **facts,
         },
-        "files": {placed.path: state_of(placed) for placed in box.files()},
+        "files": {
+            **{placed.path: state_of(placed) for placed in box.files()},
+            **dict.fromkeys(box.folders, "0755 0:0"),
+        },
         "models": models_of(box),
         "models_error": "",
         "readings": {
@@ -94,6 +99,7 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
         "key_newer": False,
         "models_newer": False,
         "lock": None,
+        "failed": [],
     }
     return copy.deepcopy(answer)
 

@@ -35,7 +35,8 @@ class Turns:
 
 
 class Router:
-    """``answers`` maps ``GET /models`` and the like to an answer; ``asked`` are the requests.
+    """``answers`` maps ``GET /models`` and the like to an answer; ``asked`` are the requests,
+    ``keyless`` those without any key.
 
     An answer is JSON, bytes, (status, either of them), `Turns`, or a function that writes to the handler.
     """
@@ -43,6 +44,8 @@ class Router:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.keyless: list[tuple[str, dict[str, Any]]] = []
+        self.wants_key = True
         self.port = 0
 
     @property
@@ -76,8 +79,9 @@ def running() -> Iterator[Router]:
             length = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(length)) if length else {}
             line = f"{self.command} {self.path}"
-            router.asked.append((line, body))
-            if self.headers.get("Authorization") != f"Bearer {KEY}":
+            given = self.headers.get("Authorization")
+            (router.keyless if given is None else router.asked).append((line, body))
+            if router.wants_key and given != f"Bearer {KEY}":
                 text = (GOLDEN / "api-401.txt").read_text().partition(" HTTP ")[0]
                 router.answers["401"] = (401, text.encode())
                 line = "401"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from gb10.facts.drift import DriftState
 from gb10.record import text
 from gb10.stages import corrections, record
+from gb10.watch_config import UNITS
 from tests.unit.boxes import box, commands, verbs
 from tests.unit.drifted import IMAGE, recorded, seen
 
@@ -19,10 +21,18 @@ def ran(operation: Any, answer: dict[str, Any]) -> list[str]:
     return verbs(commands(operation, {DriftState: answer}, box=BOX))
 
 
+def without_drop_ins(
+    answer: dict[str, Any], stage: str = "router", units: Sequence[str] = (BOX.unit,)
+) -> list[str]:
+    facts = {DriftState: answer}
+    return verbs(commands(corrections.drop_ins, facts, box=BOX, stage=stage, units=units))
+
+
 def test_a_settled_box_needs_nothing() -> None:
     answer = recorded(BOX, seen(BOX))
-    for operation in (corrections.tag, corrections.drop_ins, corrections.container, record.nightly):
+    for operation in (corrections.tag, corrections.container, record.nightly):
         assert ran(operation, answer) == []
+    assert without_drop_ins(answer) == []
 
 
 def test_a_tag_that_was_moved() -> None:
@@ -42,10 +52,20 @@ def test_drop_ins_of_the_unit_go_and_others_stay() -> None:
         "/usr/lib/systemd/system/x.service.d/b.conf",
     ]
     answer = seen(BOX, **{"router: drop-ins": dict.fromkeys(paths, "digest")})
-    assert ran(corrections.drop_ins, answer) == [
+    assert without_drop_ins(answer) == [
         f"/var/lib/gb10/taken-over {D}/a.conf",
         "systemctl daemon-reload",
     ]
+
+
+def test_drop_ins_of_the_watch_go_and_it_starts_anew() -> None:
+    path = "/etc/systemd/system/gb10-watch.service.d/override.conf"
+    answer = seen(BOX, **{"watch: drop-ins": {path: "digest"}})
+    assert without_drop_ins(answer, "watch", UNITS) == [
+        f"/var/lib/gb10/taken-over {path}",
+        "gb10-watch.service",
+    ]
+    assert without_drop_ins(answer) == []
 
 
 def test_an_altered_container_is_restarted() -> None:

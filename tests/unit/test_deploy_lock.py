@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gb10.facts.probes import box_report, drift_state
+from gb10.operations import deploy_lock
 from gb10.rendering import TOP
 from gb10.requirements import box_faults
 from tests.unit.boxes import box
@@ -104,3 +107,49 @@ def test_preflight_refuses_with_who_and_since() -> None:
     }
     (fault,) = box_faults("spark", report, box(), True)
     assert "the box is held by ann@desk, since 2026-11-29 21:00:00 UTC" in str(fault)
+
+
+class Connection:
+    """A client whose holder on the box has gone; ``alive``: the connection itself has not."""
+
+    def __init__(self, alive: bool) -> None:
+        self.alive, self.closed = alive, False
+
+    def get_transport(self) -> Connection:
+        return self
+
+    def is_active(self) -> bool:
+        return self.alive
+
+    def close(self) -> None:
+        self.closed = True
+
+
+GONE = SimpleNamespace(closed=True)
+
+
+def test_after_a_sleep_the_box_is_held_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(deploy_lock, "take", lambda *what: taken.append(what))
+    client = Connection(alive=True)
+    deploy_lock._stay_alive("host", client, GONE, "deploy")  # type: ignore[arg-type]
+    assert taken == [("host", "deploy")]
+    assert not client.closed
+
+
+def test_who_slept_while_another_came_goes_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise deploy_lock.Refused("spark: the box is held by bob")
+
+    said: list[str] = []
+    host: Any = SimpleNamespace(log_styled=lambda text, **_: said.append(text))
+    monkeypatch.setattr(deploy_lock, "take", refused)
+    client = Connection(alive=True)
+    deploy_lock._stay_alive(host, client, GONE, "deploy")
+    assert client.closed
+    assert said == ["spark: the box is held by bob; this one ends here"]
+
+
+def test_the_end_of_the_connection_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy_lock, "take", lambda *_: pytest.fail("nothing is to be held any more"))
+    deploy_lock._stay_alive("host", Connection(alive=False), GONE, "deploy")  # type: ignore[arg-type]

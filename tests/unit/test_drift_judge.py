@@ -290,6 +290,27 @@ def test_model_files(state: str, is_: str, fix: str) -> None:
     assert (item.id, item.is_, item.fix, item.made) == (key, is_, fix, Class.BY_HAND)
 
 
+def test_a_model_that_the_server_may_not_read() -> None:
+    path = BOX.fetch_manifest["files"][0]["path"]
+    plan = [Planned("models: files", (StringCommand("true"),))]
+    (item,) = judged(now(), plan, files=[{"path": path, "state": "ok", "closed": [path]}]).values()
+    assert (item.is_, item.fix, item.made) == ("not readable for the server", "deploy", Class.BY_HAND)
+
+
+def test_a_folder_that_others_may_write_in() -> None:
+    answer = now()
+    answer["files"]["/usr/local/lib/gb10"] = "0777 0:0"
+    plan = [Planned("router: /usr/local/lib/gb10", (StringCommand("chmod", "0755", "/usr/local/lib/gb10"),))]
+    item = judged(answer, plan)["router: /usr/local/lib/gb10"]
+    assert (item.should, item.is_, item.made) == ("0755 0:0", "0777 0:0", Class.BY_HAND)
+
+
+def test_a_drop_in_of_the_watch() -> None:
+    path = "/etc/systemd/system/gb10-watch.service.d/override.conf"
+    item = judged(now(**{"watch: drop-ins": {path: "digest"}}))[f"watch: drop-in {path}"]
+    assert (item.stage, item.fix, item.made) == ("watch", "deploy", Class.BY_HAND)
+
+
 def test_a_model_whose_bytes_went_bad_is_seen_by_a_deep_look() -> None:
     path = BOX.fetch_manifest["files"][0]["path"]
     item = judged(now(**{f"models: {path}": "0" * 64}), files=[{"path": path, "state": "ok"}])[

@@ -58,6 +58,74 @@ def test_a_container() -> None:
     assert "sk-secret" not in json.dumps(found)
 
 
+def test_what_no_unit_of_ours_asks_for() -> None:
+    image = {"Config": {"Entrypoint": ["/usr/local/bin/llama-server"]}}
+    plain = probe.container_of(INSPECTED, image, {})
+    assert (plain["entrypoint"], plain["other"], plain["networks"]) == ([], {}, [])
+    host = {**INSPECTED["HostConfig"], "CpuQuota": 5000, "PidMode": "host", "IpcMode": "host", "Dns": None}  # type: ignore[dict-item]
+    config = {**INSPECTED["Config"], "Entrypoint": ["sh"]}  # type: ignore[dict-item]
+    networks = {"Networks": {"bridge": {}, "mine": {}}}
+    found = probe.container_of(
+        {**INSPECTED, "HostConfig": host, "Config": config, "NetworkSettings": networks}, image, {}
+    )
+    assert found["entrypoint"] == ["sh"]
+    assert found["other"] == {"CpuQuota": 5000, "PidMode": "host", "IpcMode": "host"}
+    assert found["networks"] == ["bridge", "mine"]
+
+
+def test_what_a_command_does_not_say_is_not_nothing() -> None:
+    said, failed = probe.outputs(
+        {
+            "good": ["echo", "x"],
+            "none": ["sh", "-c", "exit 1"],  # as systemctl with nothing to list
+            "bad": ["sh", "-c", "echo half; echo because >&2; exit 3"],
+            "missing": ["gb10-no-such"],
+            "may miss": ["gb10-no-such"],
+        },
+        ("may miss",),
+    )
+    assert said == {"good": "x\n", "none": "", "bad": "", "missing": "", "may miss": ""}
+    assert failed == ["gb10-no-such: No such file or directory", "sh -c: because"]
+
+
+def test_a_docker_that_answers_with_an_error_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Answer:
+        status = 500
+
+        def read(self) -> bytes:
+            return b"{}"
+
+    docker = probe.Docker()
+    monkeypatch.setattr(docker, "request", lambda *_: None)
+    monkeypatch.setattr(docker, "getresponse", Answer)
+    with pytest.raises(OSError, match="answered /info with 500"):
+        docker.ask("/info")
+    Answer.status = 404
+    assert docker.ask("/info") is None
+
+
+def test_tables_of_somebody() -> None:
+    ruleset = (
+        "table ip filter {\n\tchain DOCKER {\n\t}\n}\n"
+        "table ip docker-bridges {\n}\n"
+        "table inet mine {\n\tset banned {\n\t\telements = { 192.0.2.1,\n192.0.2.2 }\n\t}\n}\n"
+    )
+    (line,) = probe.native_tables(ruleset)
+    assert line.startswith("nft inet mine ")
+    assert probe.native_tables(ruleset.replace("192.0.2.2", "192.0.2.9")) == [line]
+    assert probe.native_tables(ruleset.replace("set banned", "set others")) != [line]
+
+
+def test_drop_ins_that_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "UNIT_FOLDERS", (str(tmp_path),))
+    folder = tmp_path / "x.service.d"
+    folder.mkdir()
+    (folder / "a.conf").write_text("[Service]\n")
+    (folder / "a.conf.bak").write_text("")
+    assert list(probe.drop_ins(["x.service", "y.service"])) == [str(folder / "a.conf")]
+    assert len(probe.drop_ins(["x.service"], ["/usr/lib/systemd/system/service.d/b.conf"])) == 2
+
+
 def test_the_described_container_has_the_words_of_the_probe() -> None:
     found = probe.container_of(INSPECTED, None, {})
     assert described(BOX).keys() - {"image"} <= found.keys()
@@ -77,7 +145,7 @@ def test_the_described_container_is_the_units() -> None:
 
 
 def test_differences_of_a_container() -> None:
-    same = {**described(BOX), "image": IMAGE, "network": "bridge"}
+    same = {**described(BOX), "image": IMAGE}
     assert differences(BOX, same, IMAGE) == {}
     assert differences(BOX, {**same, "privileged": True}, IMAGE) == {"privileged": (False, True)}
     assert differences(BOX, same, "sha256:2") == {"image": ("sha256:2", IMAGE)}
@@ -105,6 +173,8 @@ def test_settings_of_the_router() -> None:
     ("line", "is_it"),
     [
         ("vllm serve x", True),
+        ("VLLM::EngineCore", True),
+        ("VLLM::Worker_TP0", True),
         ("/opt/venv/bin/vllm serve", True),
         ("python3 -m vllm.entrypoints.openai.api_server", True),
         ("python3 -m http.server", False),
@@ -190,6 +260,18 @@ def test_files_and_the_key(tmp_path: Path) -> None:
     assert probe.file_state(str(key)).split()[2] == hashlib.sha256(b"secret").hexdigest()
     key.write_text("")
     assert probe.key_state(str(key)) == f"0600 {owner} empty"
+    # What llama.cpp passes over is no key: without any it would ask nobody for one.
+    for no_key in ("\n", "#old\n", " \n\n# a\n"):
+        key.write_text(no_key)
+        assert probe.key_state(str(key)) == f"0600 {owner} empty"
+    key.write_text("# mine\nsecret\n")
+    assert probe.key_state(str(key)) == f"0600 {owner}"
+    link = tmp_path / "link"
+    link.symlink_to(key)
+    assert probe.key_state(str(link)) == f"0600 {owner} -> {key}"
+    assert probe.file_state(str(link)) == f"{probe.file_state(str(key))} -> {key}"
+    key.unlink()
+    assert probe.file_state(str(link)) == f"0777 0:0 -> {key}"
     assert len(probe.file_state(str(tmp_path)).split()) == 2
 
 

@@ -141,6 +141,24 @@ def test_another_file_in_place_of_a_made_one_stays(box: Box) -> None:
     assert box.path("one.gguf").read_bytes() == b"other"
 
 
+def test_what_the_server_may_not_read_is_opened(box: Box) -> None:
+    box.add("one.gguf")
+    assert box.run().rc == 0
+    path = box.path("one.gguf")
+    path.chmod(0o600)
+    path.parent.chmod(0o700)
+    box.models.chmod(0o750)
+    found = box.check()
+    assert found["ok"] is False
+    assert found["files"][0]["state"] == "ok"
+    assert set(found["files"][0]["closed"]) == {str(box.models), str(path.parent), str(path)}
+    run = box.run()
+    assert run.rc == 0
+    assert sum("was not readable" in event["message"] for event in run.of("note")) == 3
+    assert (path.stat().st_mode & 0o777, box.models.stat().st_mode & 0o777) == (0o604, 0o755)
+    assert box.check()["ok"] is True
+
+
 def test_a_folder_at_the_place_is_left_alone(box: Box) -> None:
     box.add("one.gguf")
     box.path("one.gguf").mkdir(parents=True)

@@ -28,7 +28,8 @@ def _load() -> Any:
 
 
 gate = _load()
-LANE = json.loads(box().lane_file.content) | {"folders": []}
+WITH_KEY = Path(__file__).parent / "golden" / "gate" / "api-key"
+LANE = json.loads(box().lane_file.content) | {"folders": [], "key_file": str(WITH_KEY)}
 
 
 def recorded(name: str) -> tuple[int, str]:
@@ -205,6 +206,18 @@ def test_it_opens(docker: Docker) -> None:
     result = run(docker, LANE)
     assert (result.returncode, result.stdout, result.stderr) == (0, "accelerator CUDA0 is there\n", "")
     assert docker.looks == 1
+
+
+@pytest.mark.parametrize("content", [None, "", "\n", "#old\n", " \n# a\n"])
+def test_it_refuses_without_a_key(content: str | None, docker: Docker, tmp_path: Path) -> None:
+    docker.answers(GPU)
+    key = tmp_path / "api-key"
+    if content is not None:
+        key.write_text(content)
+    result = run(docker, LANE | {"key_file": str(key)})
+    assert result.returncode == 1
+    assert f"{key} holds no API key" in result.stderr
+    assert docker.looks == 0
 
 
 def test_it_refuses_in_one_line(docker: Docker) -> None:

@@ -131,6 +131,44 @@ def test_a_file_for_real(name: str, tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("content", ["", "#old\n", "\n# a\n"])
+def test_a_file_without_a_key_is_set_aside_and_gets_one(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "api-key"
+    path.write_text(content)
+    # The look says "empty" of a file that holds no key.
+    (make,) = commands(placed.secret, {PathReport: regular(EMPTY, "0600", ME)}, path=str(path), owner=ME)
+    subprocess.run(["sh", "-c", make], check=True)
+    key = path.read_text().strip()
+    assert len(key) > 40
+    assert path.stat().st_mode & 0o7777 == 0o600
+    kept = [entry.read_text() for entry in tmp_path.glob("api-key.set-aside-*")]
+    assert kept == ([content] if content else [])
+    # Another deploy has made it just now: it stays.
+    subprocess.run(["sh", "-c", make], check=True)
+    assert path.read_text().strip() == key
+
+
+def test_a_key_behind_a_link_comes_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("my-key\n")
+    path = tmp_path / "api-key"
+    path.symlink_to(tmp_path / "real")
+    assert apply(placed.secret, path=str(path), owner=ME) == 1
+    assert not path.is_symlink()
+    assert (path.read_text(), (tmp_path / "real").read_text()) == ("my-key\n", "my-key\n")
+    assert apply(placed.secret, path=str(path), owner=ME) == 0
+
+
+def test_a_link_in_place_of_a_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text(TEXT)
+    path = tmp_path / "models.ini"
+    path.symlink_to(tmp_path / "real")
+    wanted = PlacedFile(str(path), TEXT, owner=ME)
+    assert apply(placed.file, placed=wanted) == 2
+    assert not path.is_symlink()
+    assert (tmp_path / "real").read_text() == TEXT
+    assert apply(placed.file, placed=wanted) == 0
+
+
 def test_deploys_at_once_leave_one_of_their_files_whole(tmp_path: Path) -> None:
     """Also where both write the same target: the temporary name is theirs in turn."""
     path = tmp_path / "lane" / "models.ini"

@@ -66,12 +66,26 @@ def test_nothing_but_the_standard_library(path: Path) -> None:
 
 QUESTIONS = {
     "box_report.py": {"ports": [1]},
-    "old_lanes.py": {"lanes": [{"unit": "gb10-no-such.service", "container": "gb10-no-such", "port": 1}]},
     "lane_state.py": {"unit": "gb10-no-such.service", "lane": "gb10-no-such", "presets": "/nonexistent/p",
                       "key": "/nonexistent/k", "models_dir": "/nonexistent"},
     "toolkit_state.py": {"packages": ["gb10-no-such"], "repository": "gb10.invalid/none", "source": "/none",
                          "keyring": "/nonexistent/ring.gpg", "cdi": "gb10.invalid/none=all"},
 }  # fmt: skip
+
+
+def test_old_lanes_that_cannot_be_looked_at_are_not_gone(tmp_path: Path) -> None:
+    (tmp_path / "python3").symlink_to(sys.executable)
+    question = {"lanes": [{"unit": "gb10-no-such.service", "container": "gb10-no-such", "port": 1}]}
+    result = subprocess.run(
+        [sys.executable, str(PROBES / "old_lanes.py"), json.dumps(question)],
+        capture_output=True,
+        text=True,
+        env={"PATH": str(tmp_path)},
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "old lanes cannot be looked at" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("name", sorted(QUESTIONS))

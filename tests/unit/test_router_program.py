@@ -19,6 +19,13 @@ PROGRAM = Path(__file__).parents[2] / "files" / "gb10_router.py"
 ON_GPU = "process 77 has /dev/nvidia-uvm mapped"
 
 
+DEVICES = "Available devices:\n  CUDA0: NVIDIA GB10 (122570 MiB, 1 MiB free)\n"
+
+
+class Expired(Exception):
+    """A command did not end in time."""
+
+
 def _load() -> Any:
     spec = importlib.util.spec_from_file_location("gb10_router", PROGRAM)
     assert spec
@@ -53,10 +60,25 @@ def lane(router: Router, tmp_path: Path) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the host says apart from the router: unit state, journal, processes; and no waiting."""
-    says = {"unit": "active", "journal": "its last line", "holder": ON_GPU, "lines": []}
+    says = {
+        "unit": "active",
+        "journal": "its last line",
+        "holder": ON_GPU,
+        "lines": [],
+        "exec": (0, DEVICES, ""),
+    }
+
+    def docker_exec(command: list[str], **_: Any) -> Any:
+        assert command[:2] == ["docker", "exec"], command
+        if says["exec"] is None:
+            raise Expired
+        status, output, errors = says["exec"]
+        return SimpleNamespace(returncode=status, stdout=output, stderr=errors)
+
     monkeypatch.setattr(program, "unit_state", lambda lane: says["unit"])
     monkeypatch.setattr(program, "last_words", lambda lane: says["journal"])
     monkeypatch.setattr(program, "journal", lambda lane: says["lines"])
+    monkeypatch.setattr(program, "subprocess", SimpleNamespace(run=docker_exec, TimeoutExpired=Expired))
     monkeypatch.setattr(program, "child_process", lambda lane, model: 77)
     monkeypatch.setattr(program, "accelerator_holder", lambda pid, signal: says["holder"])
     no_waiting = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None)
@@ -110,14 +132,32 @@ def test_probe_chats_with_what_is_loaded(run: Run, router: Router) -> None:
     }
     assert router.lines == ["GET /models", LOADS]
     assert router.asked[1][1]["model"] == "tiny-b"
+    # It was asked whether it would serve anybody; an empty request loads nothing.
+    assert router.keyless == [(LOADS, {})]
 
 
-@pytest.mark.parametrize("recorded", ["cuda0-failed", "sleeping"])
-def test_probe_never_loads_a_model(recorded: str, run: Run, router: Router) -> None:
+@pytest.mark.parametrize("action", ["probe", "verify"])
+def test_a_router_that_asks_for_no_key_is_down(action: str, run: Run, router: Router) -> None:
+    router.wants_key = False
+    answer = result(run(action)[1])
+    assert answer["state"] == "down"
+    assert answer["reason"] == "the router asks for no API key (it answered 200 without one)"
+
+
+@pytest.mark.parametrize("key", ["", "\n", "#old", "two words"])
+def test_a_file_without_a_key(key: str, run: Run, lane: dict[str, Any], router: Router) -> None:
+    Path(lane["key_file"]).write_text(key)
+    answer = result(run("probe")[1])
+    assert "does not hold an API key" in answer["reason"]
+    assert router.lines == []
+
+
+@pytest.mark.parametrize(("recorded", "state"), [("cuda0-failed", "wrong"), ("sleeping", "idle")])
+def test_probe_never_loads_a_model(recorded: str, state: str, run: Run, router: Router) -> None:
     router.answers["GET /models"] = models(recorded)
     status, output, _ = run("probe")
     assert status == 0
-    assert result(output)["state"] == "idle"
+    assert result(output)["state"] == state
     # No other request: /metrics, /slots and /props of an unloaded model load it.
     assert router.lines == ["GET /models"]
 
@@ -129,6 +169,25 @@ def test_probe_leaves_every_state_but_loaded_alone(state: str, run: Run, router:
     router.answers["GET /models"] = states(**{"tiny-a": state})
     assert result(run("probe")[1])["state"] == "idle"
     assert router.lines == ["GET /models"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "reason"),
+    [
+        ((0, "Available devices:\n  (none)\n", ""), "wrong", "a new process does not get CUDA0"),
+        ((1, "", "error: invalid device: CUDA0\n"), "wrong", "a new process does not get CUDA0"),
+        ((126, "", "OCI runtime exec failed: no space left\n"), "down", "docker exec: OCI runtime exec"),
+        (None, "down", "did not end in 30 s"),
+    ],
+)
+def test_with_nothing_loaded_a_new_process_must_get_the_accelerator(
+    answer: Any, state: str, reason: str, run: Run, router: Router, host: dict[str, Any]
+) -> None:
+    router.answers["GET /models"] = states(**{"tiny-a": "unloaded"})
+    host["exec"] = answer
+    said = result(run("probe")[1])
+    assert said["state"] == state
+    assert reason in said["reason"]
 
 
 def test_probe_takes_the_default_model_if_it_is_loaded(run: Run, router: Router) -> None:
@@ -277,7 +336,7 @@ def test_a_hostile_list_of_models_is_down_in_one_line(answer: Any, run: Run, rou
     status, output, _ = run("probe")
     assert status == 0
     said = result(output)
-    assert said["state"] in ("down", "idle")
+    assert said["state"] in ("down", "idle", "wrong")
     assert said["reason"].isprintable()
     assert len(said["reason"]) < 700
     assert router.lines == ["GET /models"]

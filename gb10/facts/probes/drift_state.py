@@ -21,7 +21,22 @@ import time
 from typing import Any
 
 LIMIT_SECONDS = 60
-# Of the text of firewall rules: what a container's start changes by itself is Docker's.
+# What need not be on a box, or on every one: without it the fact is that nothing is known.
+OPTIONAL = ("driver", "input", "user", "input6", "user6", "nft")
+# Tables that iptables and Docker keep for themselves: a container's start changes them.
+NOT_NATIVE = re.compile(r"(ip|ip6) (filter|nat|mangle|raw|security)$|\S+ docker")
+# Where an administrator's drop-ins lie, read by systemd already or not.
+UNIT_FOLDERS = (
+    "/etc/systemd/system", "/etc/systemd/system.control", "/run/systemd/system",
+    "/run/systemd/system.control", "/run/systemd/transient", "/usr/local/lib/systemd/system",
+)  # fmt: skip
+# Docker's own names of what alters a container and no unit of ours asks for; the values of none.
+UNASKED = {
+    "CpuQuota": 0, "CpuPeriod": 0, "CpuShares": 0, "CpusetMems": "", "MemoryReservation": 0, "MemorySwap": 0,
+    "PidMode": "", "UTSMode": "", "UsernsMode": "", "IpcMode": "private", "CgroupParent": "",
+    "OomScoreAdj": 0, "OomKillDisable": False, "Sysctls": {}, "GroupAdd": [], "DeviceCgroupRules": [],
+    "VolumesFrom": [], "Links": [], "ExtraHosts": [], "Dns": [], "DnsSearch": [],
+}  # fmt: skip
 FIREWALL_FILES = ("/etc/ufw/ufw.conf", "/etc/ufw/user.rules", "/etc/nftables.conf", "/etc/iptables/rules.v4")
 UNIT = (
     "LoadState,ActiveState,UnitFileState,NeedDaemonReload,FragmentPath,DropInPaths,NRestarts,"
@@ -29,29 +44,40 @@ UNIT = (
 )
 
 
-def outputs(commands: dict[str, list[str]]) -> dict[str, str]:
-    """Standard output of commands that run side by side; empty for one that is missing or does not end."""
-    running = {}
+def outputs(
+    commands: dict[str, list[str]], optional: tuple[str, ...] = ()
+) -> tuple[dict[str, str], list[str]]:
+    """Standard output of commands that run side by side, and why those failed that are not ``optional``:
+    missing, without an end, or ended with an error. What failed has no output, and may not pass for "none".
+    """
+    running, failed = {}, []
     for name, command in commands.items():
         try:
             running[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
                 env={**os.environ, "LC_ALL": "C"},
             )
-        except OSError:
-            continue
+        except OSError as error:
+            failed.append((name, str(error.strerror)))
     found = dict.fromkeys(commands, "")
     for name, process in running.items():
         try:
-            found[name] = process.communicate(timeout=LIMIT_SECONDS)[0]
+            output, errors = process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-    return found
+            failed.append((name, f"no end within {LIMIT_SECONDS} s"))
+            continue
+        # Some end so when there is nothing to list, and say nothing.
+        if process.returncode and (errors.strip() or output.strip()):
+            failed.append((name, (errors.strip() or output.strip()).splitlines()[-1]))
+        elif not process.returncode:
+            found[name] = output
+    return found, [f"{' '.join(commands[name][:2])}: {why}" for name, why in failed if name not in optional]
 
 
 class Docker(http.client.HTTPConnection):
@@ -72,9 +98,14 @@ class Docker(http.client.HTTPConnection):
             self.request("GET", what)
             response = self.getresponse()
             content = response.read()
+            if response.status not in (200, 404):
+                raise OSError(f"Docker answered {what} with {response.status}")
             return json.loads(content) if response.status == 200 else None
         except (http.client.HTTPException, ValueError) as error:
             raise OSError(f"Docker answered {what} with something else than JSON: {error}") from None
+
+
+DANGLING = "0777 0:0"
 
 
 def digest(text: str | bytes) -> str:
@@ -90,19 +121,27 @@ def content(path: str) -> bytes | None:
 
 
 def file_state(path: str) -> str:
-    """``MODE UID:GID SHA256`` of a file, ``MODE UID:GID`` of a folder, empty where there is nothing."""
+    """``MODE UID:GID SHA256`` of a file, with `` -> TARGET`` behind it where a link leads there; ``MODE
+    UID:GID`` of a folder, empty where there is nothing."""
     try:
         status = os.stat(path)
     except OSError:
-        return ""
+        return f"{DANGLING} -> {os.readlink(path)}" if os.path.islink(path) else ""
     shown = f"{status.st_mode & 0o7777:04o} {status.st_uid}:{status.st_gid}"
-    return f"{shown} {digest(content(path) or b'')}" if stat.S_ISREG(status.st_mode) else shown
+    if not stat.S_ISREG(status.st_mode):
+        return shown
+    link = f" -> {os.readlink(path)}" if os.path.islink(path) else ""
+    return f"{shown} {digest(content(path) or b'')}{link}"
 
 
 def key_state(path: str) -> str:
-    """As `file_state`, and no more of the content than whether there is one."""
-    state = file_state(path).split()[:2]
-    return " ".join([*state, "empty"] if state and not os.path.getsize(path) else state)
+    """As `file_state`, and of the content no more than whether there is a key in it: "empty" without one."""
+    state, link, target = file_state(path).partition(" -> ")
+    mode, _, owner = " ".join(state.split()[:2]).partition(" ")
+    there = any(
+        line[:1] not in (b"#", b"") and not line[:1].isspace() for line in (content(path) or b"").splitlines()
+    )
+    return f"{mode} {owner}{'' if there else ' empty'}{link}{target}" if mode else ""
 
 
 def age_of(path: str) -> float | None:
@@ -175,13 +214,14 @@ def container_of(
     A limit that this kernel cannot keep is "unsupported": Docker drops it then.
     """
     config, host = inspected["Config"], inspected["HostConfig"]
-    own = set(((image or {}).get("Config") or {}).get("Env") or [])
+    image_config = (image or {}).get("Config") or {}
+    own, entrypoint = set(image_config.get("Env") or []), config.get("Entrypoint") or []
     given = [entry.partition("=") for entry in config.get("Env") or [] if entry not in own]
     ports = host.get("PortBindings") or {}
     return {
         "status": inspected["State"]["Status"],
         "image": inspected["Image"],
-        "entrypoint": config.get("Entrypoint") or [],
+        "entrypoint": [] if entrypoint == (image_config.get("Entrypoint") or []) else entrypoint,
         "command": config.get("Cmd") or [],
         "user": config.get("User") or "",
         "environment": {name: digest(value) for name, _, value in given},
@@ -206,7 +246,12 @@ def container_of(
         "privileged": bool(host.get("Privileged")),
         "capabilities": [sorted(host.get("CapAdd") or []), sorted(host.get("CapDrop") or [])],
         "security": sorted(host.get("SecurityOpt") or []),
-        "network": host.get("NetworkMode") or "",
+        "networks": sorted((inspected.get("NetworkSettings") or {}).get("Networks") or {}),
+        "other": {
+            name: value
+            for name, default in UNASKED.items()
+            if (value := host.get(name) or type(default)()) not in (default, type(default)())
+        },
         "restart": (host.get("RestartPolicy") or {}).get("Name") or "no",
         "log": (host.get("LogConfig") or {}).get("Type") or "",
         "init": bool(host.get("Init")),
@@ -268,7 +313,8 @@ def settings_of(answer: Any) -> dict[str, dict[str, str]]:
 def is_vllm(words: list[str]) -> bool:
     """True for the command line of a vLLM server. Whole words only: this program's own source says it too."""
     return any(
-        len(word) < 200 and re.fullmatch(r"(.*/)?vllm(\.[a-z_.]+)?|vllm/[\w./:-]+", word) is not None
+        # VLLM::EngineCore: what a server that died leaves behind, with its memory of the GPU.
+        len(word) < 200 and re.fullmatch(r"(.*/)?vllm(\.[a-z_.]+)?|vllm/[\w./:-]+|VLLM::.*", word) is not None
         for word in words[:8]
     )
 
@@ -293,6 +339,24 @@ def open_ports(sockets: str) -> list[str]:
             process = re.search(r'\(\("([^"]+)"', line)
             found.add(f"{port} {process[1] if process else 'unknown'}")
     return sorted(found)
+
+
+def native_tables(ruleset: str) -> list[str]:
+    """``nft FAMILY NAME DIGEST`` of every table that is somebody's own, from ``nft list ruleset``."""
+    found = []
+    for name, text in re.findall(r"^table (\S+ \S+) \{\n(.*?)^\}", ruleset, re.MULTILINE | re.DOTALL):
+        # What a set holds comes and goes by itself: fail2ban's, say.
+        rules = re.sub(r"elements = \{.*?\}", "", text, flags=re.DOTALL)
+        if not NOT_NATIVE.match(name):
+            found.append(f"nft {name} {digest(rules)[:12]}")
+    return sorted(found)
+
+
+def drop_ins(units: list[str], loaded: list[str] | None = None) -> dict[str, str]:
+    """Digest of each drop-in of the units: of those that systemd has read, and of those that it will."""
+    lying = [glob.glob(f"{folder}/{unit}.d/*.conf") for folder in UNIT_FOLDERS for unit in units]
+    paths = {*(loaded or []), *(path for found in lying for path in found)}
+    return {path: digest(content(path) or b"") for path in sorted(paths)}
 
 
 def would_move(policy: str) -> dict[str, list[str]]:
@@ -361,7 +425,7 @@ def first(pattern: str, text: str) -> str:
 
 def main(question: dict[str, Any]) -> dict[str, Any]:
     docker, lane = Docker(), question["lane"]
-    said = outputs(
+    said, failed = outputs(
         {
             "driver": ["timeout", "20", "nvidia-smi"],
             "policy": ["apt-cache", "policy", *question["packages"]],
@@ -375,7 +439,11 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
             "sockets": ["ss", "-Hltnp"],
             "input": ["iptables", "-S", "INPUT"],
             "user": ["iptables", "-S", "DOCKER-USER"],
-        }
+            "input6": ["ip6tables", "-S", "INPUT"],
+            "user6": ["ip6tables", "-S", "DOCKER-USER"],
+            "nft": ["nft", "--stateless", "list", "ruleset"],
+        },
+        OPTIONAL,
     )  # fmt: skip
     unit, timer = properties(said["unit"]), properties(said["timer"])
     info, inspected = docker.ask("/info") or {}, docker.ask(f"/containers/{lane}/json")
@@ -397,7 +465,6 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         if "vllm" in f"{entry['Names']} {entry['Image']} {entry['Command']}".lower()
         and entry["Names"][0].lstrip("/") not in question["containers_out"]
     ]
-    drop_ins = unit.get("DropInPaths", "").split()
     files = {path: file_state(path) for path in question["paths"]}
     rules = [text for path in FIREWALL_FILES if (text := (content(path) or b"").decode(errors="replace"))]
     facts: dict[str, Any] = {
@@ -418,7 +485,8 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
             "file": unit.get("FragmentPath", ""),
             "needs_reload": unit.get("NeedDaemonReload", "no"),
         },
-        "router: drop-ins": {path: digest(content(path) or b"") for path in drop_ins},
+        "router: drop-ins": drop_ins([question["unit"]], unit.get("DropInPaths", "").split()),
+        **{f"{stage}: drop-ins": drop_ins(units) for stage, units in question["units"].items()},
         "router: container": container,
         "router: process environment": environment,
         "router: presets read": first(
@@ -435,7 +503,12 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         "box: CUDA": first(r"CUDA Version: (\S+)", said["driver"]),
         "box: kernel": os.uname().release,
         "box: Docker": str(info.get("ServerVersion", "")),
-        "box: firewall": [*said["input"].splitlines(), *said["user"].splitlines(), *map(digest, rules)],
+        "box: firewall": [
+            *(line for name in ("input", "user") for line in said[name].splitlines()),
+            *(f"IPv6 {line}" for name in ("input6", "user6") for line in said[name].splitlines()),
+            *native_tables(said["nft"]),
+            *map(digest, rules),
+        ],
         "box: open ports": open_ports(said["sockets"]),
     }
     started = unit.get("ExecMainStartTimestampMonotonic", "0")
@@ -478,6 +551,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         "key_newer": key_newer(question["key"], started),
         "models_newer": models_newer(question["models_dir"], started),
         "lock": lock_holder(),
+        "failed": failed,
     }
 
 

@@ -12,10 +12,12 @@ OURS_TO_REMOVE = ("/etc/systemd/", "/run/systemd/", "/usr/local/lib/systemd/")
 
 
 def run(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
+    """Standard output. Raises OSError where the command fails: that is not the same as "nothing there"."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "no such container" not in done.stderr.lower():
+        said = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+        raise OSError(f"{' '.join(command[:2])}: {said}")
+    return done.stdout.strip()
 
 
 def properties(text: str) -> dict[str, str]:
@@ -55,4 +57,7 @@ def main(question: dict[str, list[dict[str, str]]]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(sys.argv[1]))))
+    try:
+        print(json.dumps(main(json.loads(sys.argv[1]))))
+    except OSError as failure:
+        sys.exit(f"old lanes cannot be looked at: {failure}")
