@@ -43,6 +43,13 @@ def test_a_look_that_fails_is_unknown_and_never_clean(night: Night) -> None:
     assert "no Docker" in night.told()[0]["reason"]
 
 
+def test_a_part_of_the_look_that_failed_is_unknown(night: Night) -> None:
+    night.answer["failed"] = ["apt-cache policy: no such list"]
+    assert night.look().returncode == 1
+    assert night.result()["state"] == "unknown"
+    assert night.result()["reason"] == "apt-cache policy: no such list"
+
+
 def test_a_deploy_that_is_under_way_is_no_news(night: Night) -> None:
     night.look()
     night.answer["lock"] = {"who": "ann", "since": "now"}

@@ -48,7 +48,9 @@ def test_it_names_what_it_finds_as_gb10_drift_does() -> None:
     )
     answer["facts"]["router: container"]["user"] = "0:0"
     answer["facts"]["router: container"]["environment"] |= {"DEBUG": "1"}
+    answer["facts"]["router: container"]["other"] = {"PidMode": "host"}
     answer["facts"]["router: unit"]["active"] = "failed"
+    answer["facts"]["watch: drop-ins"] = {"/etc/w.conf": "1"}
     answer["facts"]["record: timer"]["enabled"] = "disabled"
     answer["files"][BOX.presets_path] = ""
     answer["files"][BOX.unit_file.path] = "0600 0:0 1"
@@ -61,10 +63,12 @@ def test_it_names_what_it_finds_as_gb10_drift_does() -> None:
         "lanes: vLLM unit x.service",
         "record: a look each night",
         "router: container environment DEBUG",
+        "router: container other",
         "router: container user",
         "router: drop-in /etc/x.conf",
         "router: unit active",
         "toolkit: apt source /etc/apt/sources.list.d/copied.list",
+        "watch: drop-in /etc/w.conf",
         "router: presets",
         f"router: {BOX.unit}",
     ]
