@@ -37,17 +37,15 @@ def status_view(name: str, status: Mapping[str, Any]) -> RenderableType:
 def _facts(status: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     lane, image, watch = status["lane"], status["image"], status["watch"]
-    table.add_row(
-        "lane",
-        f"{lane['unit']} {lane['active']} for {duration(lane['seconds'])} on {lane['address']}, "
-        f"{lane['restarts']} restarts by systemd",
-    )
+    # Text: what a box says must not be read as markup.
+    shown = f"{lane['unit']} {lane['active']} for {duration(lane['seconds'])} on {lane['address']}, "
+    table.add_row("lane", Text(f"{shown}{lane['restarts']} restarts by systemd"))
     if status["router"]:
         table.add_row("router", Text(status["router"], style="red"))
-    shown = Text(image["running"] or "no container runs")
+    running = Text(image["running"] or "no container runs")
     if image["same"] is False:
-        shown.append(f"  (described: {image['described']})", style="yellow")
-    table.add_row("image", shown)
+        running.append(f"  (described: {image['described']})", style="yellow")
+    table.add_row("image", running)
     table.add_row("memory", _memory(status["memory"]))
     table.add_row("watch", _watch(watch))
     table.add_row("drift", _night(status["drift"]))
@@ -114,7 +112,7 @@ def _models(status: Mapping[str, Any]) -> Table:
         speed, baseline = model["tokens_per_second"], model["baseline"]
         share = f"{100 * speed / baseline:.0f}" if speed is not None and baseline else ""
         table.add_row(
-            model["name"],
+            Text(model["name"]),
             _state(model),
             "" if speed is None else f"{speed:.1f}",
             "" if baseline is None else f"{baseline:.1f}",
@@ -140,5 +138,5 @@ def _actions(status: Mapping[str, Any]) -> list[RenderableType]:
     for action in status["actions"]:
         what = f"{action.get('action', '?')} {action.get('target', '')}".strip()
         text = action["result"] if "result" in action else f"begun: {action.get('reason', '')}"
-        table.add_row(str(action.get("at", "")), what, Text(str(text)))
+        table.add_row(*(Text(str(cell)) for cell in (action.get("at", ""), what, text)))
     return [Text("last actions"), table]

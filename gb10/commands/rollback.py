@@ -13,6 +13,7 @@ from pyinfra.api.host import Host
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gb10.commands import options
 from gb10.desired import Desired
@@ -90,7 +91,8 @@ def _show(known: dict[str, Any]) -> None:
         if entry["digest"] == known["installed"] and not installed_is_known:
             words.append("in place")
             installed_is_known = True
-        table.add_row(str(entry["number"]), entry["image"], entry["kept"], ", ".join(words))
+        cells = (str(entry["number"]), entry["image"], entry["kept"], ", ".join(words))
+        table.add_row(*(Text(cell) for cell in cells))
     console = Console(highlight=False)
     console.width = max(console.width, WIDTH)
     console.print(table if known["generations"] else "no lane has answered yet")
