@@ -67,8 +67,10 @@ class Case:
     @property
     def crashed(self) -> bool:
         """The lane went down by itself, or is coming up again by itself. Who stops it by hand leaves it
-        inactive."""
+        inactive, and so does the watch, when nothing else has helped."""
         state = self.seen["facts"]["router: unit"].get("active", "")
+        if state == "inactive":
+            return bool(self.seen["readings"]["stopped_by_watch"])
         return state in ("failed", "activating", "deactivating", "reloading")
 
     def made(self, by_hand: bool, moved: bool) -> Class:

@@ -25,10 +25,11 @@ class DriftState(ProbeFact):
     the question to ``MODE UID:GID SHA256``; ``models``, each model of the running router to its settings,
     or ``models_error``; ``readings``: ``boot`` (id), ``kernel`` (when it started) and ``time``, in seconds
     since the epoch, ``arrived`` and ``took`` (this machine's time when the answer was here, and the seconds
-    that the command had taken until then), ``oom_kills`` and ``restarts`` (counters), ``disks`` (path to
-    [bytes free, bytes in all]), ``reboot`` (packages that want one, null for none), ``would_move`` (package
-    to [installed, candidate]) and ``night`` (how the last look at night ended, ``unit``, and since how many
-    seconds there is its ``result``, the last ``deploy``, and the ``timer`` is on; null for never);
+    that the command had taken until then), ``oom_kills`` and ``restarts`` (counters), ``stopped_by_watch``
+    (bool: the watch has stopped the lane), ``disks`` (path to [bytes free, bytes in all]), ``reboot``
+    (packages that want one, null for none), ``would_move`` (package to [installed, candidate]) and ``night``
+    (how the last look at night ended, ``unit``, and since how many seconds there is its ``result``, the last
+    ``deploy``, and the ``timer`` is on; null for never);
     ``record``, what the last deploy left, or null, and ``record_state``, as in ``files``; ``key_newer`` and
     ``models_newer``, as in `LaneState`; ``lock``, ``{"who", "since"}`` of the deploy that is under way, or
     null; ``failed``, why a part of the look could not be had, one line each: what it would say is not known
@@ -71,6 +72,7 @@ def question_of(box: Desired, deep: bool = False) -> dict[str, Any]:
         "disks": sorted({"/", data.state_dir, data.models_dir, "/var/lib/docker"}),
         "record": box.record_path,
         "night": box.drift_path,
+        "watch_status": watch_config.STATUS,
         **({"deep": True} if deep else {}),
     }
 

@@ -87,6 +87,7 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
             "kernel": NOW - 50_000,
             "time": NOW,
             "took": 0.5,
+            "stopped_by_watch": False,
             "oom_kills": 0,
             "restarts": 0,
             "disks": {"/": [50, 100]},

@@ -155,6 +155,12 @@ def test_a_crash_is_nobodys_and_a_stop_is_by_hand(state: str, made: Class) -> No
     )
 
 
+def test_a_lane_that_the_watch_has_stopped_is_nobodys() -> None:
+    answer = down("inactive")
+    answer["readings"]["stopped_by_watch"] = True
+    assert {item.made for item in judged(answer, LANE_PLAN).values()} == {Class.NEW}
+
+
 def test_a_crash_hides_no_change_by_hand() -> None:
     answer = down("failed")
     answer["facts"]["router: unit"]["enabled"] = "disabled"

@@ -291,6 +291,23 @@ def test_how_long_ago(tmp_path: Path) -> None:
     assert 5 <= since < 60
 
 
+@pytest.mark.parametrize(
+    ("text", "stopped"),
+    [
+        ('{"reasons": [{"key": "lane.stopped", "text": "x"}]}', True),
+        ('{"reasons": [{"key": "lane.failed"}]}', False),
+        ('{"reasons": [1]}', False),
+        ("[]", False),
+        ("{", False),
+        (None, False),
+    ],
+)
+def test_a_lane_that_the_watch_has_stopped(text: str | None, stopped: bool, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "status.json").write_text(text)
+    assert probe.stopped_by_watch(str(tmp_path / "status.json")) is stopped
+
+
 def test_a_clock_is_judged_by_the_command_that_read_it() -> None:
     """Whatever the box's plan took besides."""
     fact = DriftState()

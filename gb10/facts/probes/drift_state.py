@@ -159,6 +159,15 @@ def age_since(monotonic: str) -> float | None:
     return time.clock_gettime(time.CLOCK_MONOTONIC) - int(monotonic) / 1e6
 
 
+def stopped_by_watch(path: str) -> bool:
+    """True where the watch says that it has stopped the lane, since nothing else helped."""
+    try:
+        reasons = json.loads(content(path) or b"{}").get("reasons", [])
+        return any(reason["key"] == "lane.stopped" for reason in reasons)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
 def models_newer(models_dir: str, started_monotonic: str) -> bool:
     """True when a model file took another one's place after the service started: the router may hold what it
     read of that one. Both times are microseconds since boot."""
@@ -534,6 +543,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
             "time": time.time(),
             "oom_kills": int(oom or 0),
             "restarts": int(unit.get("NRestarts") or 0),
+            "stopped_by_watch": stopped_by_watch(question.get("watch_status", "")),
             "disks": {path: disk_of(path) for path in question["disks"]},
             "reboot": sorted(set(reboot.decode().split()))
             if os.path.exists("/run/reboot-required")
