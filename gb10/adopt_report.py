@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gb10.faults import Fault
+from gb10.printable import LINES, printable
 
 Kind = Literal["taken", "dropped", "changed", "to do"]
 """``taken``: it is in the new files. ``dropped``: it is not, and nothing is lost by it or nothing can be
@@ -92,6 +93,8 @@ def report_view(notes: Iterable[Note]) -> RenderableType:
             table.add_column(name, overflow="fold")
         for note in rows:
             # Text: a [section] must not be read as markup.
-            table.add_row(*(Text(masked(text)) for text in (note.where, note.what, note.why)))
+            table.add_row(
+                *(Text(printable(masked(text), LINES)) for text in (note.where, note.what, note.why))
+            )
         parts.append(table)
     return Group(*parts)

@@ -21,6 +21,7 @@ from gb10.commands.plan import plan
 from gb10.commands.render import render
 from gb10.commands.rollback import rollback
 from gb10.commands.status import logs, status
+from gb10.printable import LINES, printable
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,16 +49,19 @@ cli.add_command(bench)
 
 
 def main() -> None:
-    """Entry point. A fault is one line on standard error and exit status 1, never a traceback."""
+    """Entry point. A fault is one line on standard error and exit status 1, never a traceback.
+
+    A command line that cannot be understood too: 2 is what some commands say of the box.
+    """
     logging.getLogger("pyinfra").setLevel(logging.WARNING)
     try:
         # Not click's own ending of a command: it makes Ctrl-C the same as a fault.
         cli(standalone_mode=False)
     except PyinfraError as error:
-        click.echo(f"gb10: {error}", err=True)
+        click.echo(printable(f"gb10: {error}", LINES), err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

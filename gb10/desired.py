@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from gb10 import watch_config
+from gb10 import nightly, watch_config
 from gb10.boxdata import AUTO, BoxData
 from gb10.catalogue import Catalogue
 from gb10.cmake_options import is_on
@@ -405,20 +405,28 @@ class Desired:
 
     @cached_property
     def nightly_files(self) -> tuple[PlacedFile, ...]:
-        """The program, the look that it shares with `gb10 drift`, and the units that run it."""
-        folder = self.data.program_dir
-        look = (TOP / "gb10/facts/probes/drift_state.py").read_text()
+        """The program, what it shares with `gb10 drift`, its settings, and the units that run it."""
+        folder, settings = self.data.program_dir, f"{self.data.state_dir}/nightly.json"
+        look, mask = (
+            (TOP / "gb10" / name).read_text() for name in ("facts/probes/drift_state.py", "drift/mask.py")
+        )
         values = {
             "program": f"{folder}/gb10_drift.py",
+            "settings": settings,
             "record": self.record_path,
+            "result": self.drift_path,
             "calendar": self.data.drift_calendar,
         }
-        return (
+        files = (
             self.program_files["gb10_drift.py"],
             PlacedFile(f"{folder}/drift_state.py", look, mode="0755"),
+            PlacedFile(f"{folder}/gb10_mask.py", mask),
             PlacedFile("/etc/systemd/system/gb10-drift.service", render("gb10-drift.service.j2", **values)),
             PlacedFile("/etc/systemd/system/gb10-drift.timer", render("gb10-drift.timer.j2", **values)),
         )
+        content = nightly.settings(self, [settings, *(file.path for file in files)])
+        # A hook's address is often all that guards it.
+        return (*files, PlacedFile(settings, json_text(content), mode="0600"))
 
     # -- watch --------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from pyinfra.api.exceptions import PyinfraError
 
+from gb10.printable import printable
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -17,7 +19,8 @@ class Fault:
     do: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}: {self.do}"
+        # A name that somebody chose on the box may stand in it.
+        return printable(f"{self.where}: {self.what}: {self.do}")
 
 
 class BadInput(PyinfraError):

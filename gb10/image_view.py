@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from gb10.cmake_options import built_architectures
 from gb10.desired import Desired
@@ -40,13 +41,14 @@ def image_table(images: Sequence[Mapping[str, Any]], box: Desired, known: Mappin
     for image in images:
         proof = image["proof"] or {}
         seconds = proof.get("seconds")
-        table.add_row(
+        cells = (
             image["image"],
             f"{image['size'] / 1e6:.0f}",
             str(image["created"])[:19].replace("T", " "),
             f"{seconds // 60}:{seconds % 60:02d}" if seconds is not None else "",
             ", ".join(states(image, box, known)),
         )
+        table.add_row(*(Text(cell) for cell in cells))
     return table
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gb10 import watch_config
@@ -19,6 +20,9 @@ from gb10.rendering import PlacedFile
 from gb10.revision import Revision
 
 VERSION = 1
+# What is counted, and how `gb10 drift` calls it.
+COUNTED = {"oom_kills": "box: OOM kills", "restarts": "router: restarts"}
+CLOCK_STEP_SECONDS = 5  # that a clock may be put right by, without another boot
 Record = Mapping[str, Any]
 
 
@@ -67,7 +71,7 @@ def wants(box: Desired) -> dict[str, dict[str, str]]:
         "models": box.fetch_manifest,
         "router": box.lane_hash,
         "watch": box.watch_description,
-        "record": nightly(box),
+        "record": None,
     }
     files = files_by_stage(box)
     return {
@@ -79,53 +83,67 @@ def wants(box: Desired) -> dict[str, dict[str, str]]:
     }
 
 
-def nightly(box: Desired) -> dict[str, Any]:
-    """What the nightly look on the box is told."""
-    data = box.data
-    return {
-        "notify_command": list(data.notify_command),
-        "ignore": [entry.model_dump() for entry in data.drift_ignore],
-        "disk_percent": data.drift_disk_percent,
-        "result": box.drift_path,
-    }
+def wants_alone(box: Desired) -> dict[str, dict[str, str]]:
+    """The same, as if no model had been found on the box: where only `wants` has changed since, the box
+    has."""
+    return wants(replace(box, found=()))
 
 
 def make(
-    box: Desired, revision: Revision, seen: Mapping[str, Any], by: str, stages: Sequence[str] | None = None
+    box: Desired,
+    revision: Revision,
+    seen: Mapping[str, Any],
+    by: str,
+    stages: Sequence[str] | None = None,
+    noted: Collection[str] = (),
 ) -> dict[str, Any]:
     """The record of a deploy that has just been done; ``seen`` is the answer of `DriftState` afterwards.
 
-    ``stages`` are those that it ran, None for all: of the others the box's own record stays as it was.
+    ``stages`` are those that it ran, None for all: of the others the box's own record stays as it was, and
+    so does what no stage puts there (``box: ...``, and the counters `COUNTED`) but for ``noted``: it is
+    drift until somebody was shown it.
     """
+    readings = seen["readings"]
     record = {
         "version": VERSION,
         "revision": revision.commit,
         "dirty": revision.dirty,
         "by": by,
         "wants": wants(box),
+        "wants_alone": wants_alone(box),
         "facts": seen["facts"],
         "files": seen["files"],
-        "boot": seen["readings"]["boot"],
-        "counters": {name: seen["readings"][name] for name in ("oom_kills", "restarts")},
+        "boot": readings["boot"],
+        "kernel": readings["kernel"],
+        "counters": {name: readings[name] for name in COUNTED},
         "question": question_of(box),
-        "nightly": nightly(box),
     }
     old = seen["record"]
     if stages is None or not readable(old):
         return record
-    ran = {*stages, "record", "box"}
-    record["wants"] = {
-        stage: there if stage in ran else old["wants"].get(stage, there)
-        for stage, there in record["wants"].items()
-    }
+    ran = {*stages, "record"}
+    for key in ("wants", "wants_alone"):
+        before = old.get(key, old["wants"])
+        record[key] = {
+            stage: there if stage in ran else before.get(stage, there) for stage, there in record[key].items()
+        }
     kept = {path for stage, paths in record["wants"].items() if stage not in ran for path in paths}
     record["files"] = {
         path: old["files"].get(path, state) if path in kept else state
         for path, state in record["files"].items()
     }
+
+    def is_new(key: str) -> bool:
+        return key.partition(":")[0] in ran or key in noted
+
     record["facts"] = {
-        **{key: value for key, value in old["facts"].items() if key.partition(":")[0] not in ran},
-        **{key: value for key, value in record["facts"].items() if key.partition(":")[0] in ran},
+        **{key: value for key, value in old["facts"].items() if not is_new(key)},
+        **{key: value for key, value in record["facts"].items() if is_new(key)},
+    }
+    # What is not noted counts on from where it stood, also over a boot.
+    record["counters"] = {
+        name: readings[name] if COUNTED[name] in noted else readings[name] - count
+        for name, count in events(old, readings).items()
     }
     return record
 
@@ -136,13 +154,18 @@ def readable(record: Record | None) -> bool:
 
 
 def events(record: Record, readings: Mapping[str, Any]) -> dict[str, int]:
-    """How many OOM kills and restarts came since the record. The counters begin anew at a boot, and those of
-    systemd at each start by hand."""
+    """How many OOM kills and restarts came since the record, whatever the counters stood at before a boot:
+    there they begin anew, and those of systemd at each start by hand."""
+    rebooted = record["boot"] != readings["boot"]
+    # A system in a container boots on a kernel that goes on counting.
+    anew = {
+        "restarts": rebooted,
+        "oom_kills": rebooted and abs(readings["kernel"] - record.get("kernel", 0)) > CLOCK_STEP_SECONDS,
+    }
     found = {}
     for name, before in record["counters"].items():
         now = readings[name]
-        fresh = now < before or (record["boot"] != readings["boot"] and now != before)
-        found[name] = now if fresh else now - before
+        found[name] = now if now < before or anew[name] else now - before
     return found
 
 
@@ -154,14 +177,15 @@ def news(old: Record | None, new: Record, readings: Mapping[str, Any]) -> list[s
     found = []
     for key, value in new.items():
         before = old.get(key)
-        if key in ("by", "boot", "counters") or before == value:
+        if key in ("by", "boot", "kernel", "counters") or before == value:
             continue
         if isinstance(value, Mapping) and isinstance(before, Mapping):
             names = (name for name in {**before, **value} if before.get(name) != value.get(name))
             found += [f"{key} {name}" for name in names]
         else:
             found.append(key)
-    return found + [name for name, count in events(old, readings).items() if count]
+    before, after = events(old, readings), events(new, readings)
+    return found + [name for name, count in before.items() if count != after[name]]
 
 
 def text(record: Record, time: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from pyinfra.context import ctx_state
 
 from gb10.faults import BadInput, Fault
 from gb10.inventory import load_inventory
+from gb10.printable import LINES, printable
 
 
 def named_host(hosts: Sequence[Host], name: str | None, inventory: Path) -> Host:
@@ -61,11 +63,14 @@ def ssh_client(host: Host) -> Any:
 
 
 def stream(host: Host, command: Sequence[str]) -> int:
-    """Run ``command`` as root and copy its output as it comes. Its exit status."""
+    """Run ``command`` as root and copy its output as it comes, no control characters. Its exit status."""
     line = f"sudo -n {shlex.join(command)}"
     _, stdout, stderr = ssh_client(host).exec_command(line)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     while chunk := stdout.channel.recv(4096):
-        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.write(printable(decoder.decode(chunk), LINES).encode())
         sys.stdout.buffer.flush()
-    sys.stderr.write(stderr.read().decode(errors="replace"))
+    sys.stdout.buffer.write(decoder.decode(b"", final=True).encode())
+    sys.stdout.buffer.flush()
+    sys.stderr.write(printable(stderr.read().decode(errors="replace"), LINES))
     return int(stdout.channel.recv_exit_status())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gb10.desired import Desired
+from gb10.drift.by_itself import NIGHT_SECONDS
 from gb10.memory import MIB
 from gb10.plan import total_of
 
@@ -53,22 +54,36 @@ def status_json(box: Desired, said: Mapping[str, Any]) -> dict[str, Any]:
             "probe": status.get("probe") if watching else None,
             "note": _watch_note(said, watching),
         },
-        "drift": _night(said.get("drift")),
+        "drift": _night(said["night"]),
         "actions": status.get("actions", []),
         "uptime_seconds": said["uptime_seconds"],
     }
 
 
-def _night(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What the box's nightly look for drift has found (files/gb10_drift.py); None when there was none yet."""
-    if found is None:
+def _night(night: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the box's look at night for drift has found (files/gb10_drift.py); None when the first one since
+    the deploy is still to come. One that is old, or that ended badly, is no "clean"."""
+    found, result = night["found"], night["result"]
+    age = night["deploy_age_seconds"] if night["age_seconds"] is None else night["age_seconds"]
+    failed = result not in ("", "success")
+    late = age is None or age > NIGHT_SECONDS
+    if night["age_seconds"] is None and not failed and not late:
         return None
-    items = [str(item.get("item", "")) for item in found.get("items", [])]
+    found = found or {}
+    state, reason = str(found.get("state", "unknown")), str(found.get("reason", ""))
+    if late:
+        state = "unknown"
+        reason = (
+            "no deploy is recorded" if age is None else f"it has not looked at itself for {age // 3600} h"
+        )
+    elif failed or state not in ("clean", "drift"):
+        state, reason = "unknown", reason or f"gb10-drift.service ended with {result or 'nothing'}"
     return {
         "time": str(found.get("time", "")),
-        "state": str(found.get("state", "unknown")),
-        "reason": str(found.get("reason", "")),
-        "items": items,
+        "state": state,
+        "reason": reason,
+        "items": [str(item.get("item", "")) for item in found.get("items", [])],
+        "untold": "untold" in found,
     }
 
 

@@ -37,34 +37,36 @@ def status_view(name: str, status: Mapping[str, Any]) -> RenderableType:
 def _facts(status: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     lane, image, watch = status["lane"], status["image"], status["watch"]
-    table.add_row(
-        "lane",
-        f"{lane['unit']} {lane['active']} for {duration(lane['seconds'])} on {lane['address']}, "
-        f"{lane['restarts']} restarts by systemd",
-    )
+    # Text: what a box says must not be read as markup.
+    shown = f"{lane['unit']} {lane['active']} for {duration(lane['seconds'])} on {lane['address']}, "
+    table.add_row("lane", Text(f"{shown}{lane['restarts']} restarts by systemd"))
     if status["router"]:
         table.add_row("router", Text(status["router"], style="red"))
-    shown = Text(image["running"] or "no container runs")
+    running = Text(image["running"] or "no container runs")
     if image["same"] is False:
-        shown.append(f"  (described: {image['described']})", style="yellow")
-    table.add_row("image", shown)
+        running.append(f"  (described: {image['described']})", style="yellow")
+    table.add_row("image", running)
     table.add_row("memory", _memory(status["memory"]))
     table.add_row("watch", _watch(watch))
-    if night := status.get("drift"):
-        table.add_row("drift", _night(night))
+    table.add_row("drift", _night(status["drift"]))
     table.add_row("up", duration(status["uptime_seconds"]))
     return table
 
 
-def _night(night: Mapping[str, Any]) -> Text:
+def _night(night: Mapping[str, Any] | None) -> Text:
     """What the nightly look has found, with the way to know more."""
+    if night is None:
+        return Text("the box has not looked at itself yet: gb10 drift looks now", style="dim")
+    on = f" on {night['time']}" if night["time"] else ""
+    if night["state"] == "unknown":
+        last = f"last look{on}; " if on else ""
+        return Text(f"could not tell: {night['reason']} ({last}gb10 drift)", style=COLOURS["unknown"])
+    told = "; notify_command did not take it" if night["untold"] else ""
     if night["state"] == "clean":
-        return Text(f"none on {night['time']}")
-    if night["state"] != "drift":
-        return Text(f"could not tell on {night['time']}: {night['reason']}", style="yellow")
+        return Text(f"none{on}{told}", style="yellow" if told else COLOURS["healthy"])
     shown = ", ".join(night["items"][:3]) + (", …" if len(night["items"]) > 3 else "")
     count = len(night["items"])
-    what = f"{count} difference{'s' if count != 1 else ''} on {night['time']}: {shown} (gb10 drift)"
+    what = f"{count} difference{'s' if count != 1 else ''}{on}: {shown} (gb10 drift){told}"
     return Text(what, style="yellow")
 
 
@@ -110,7 +112,7 @@ def _models(status: Mapping[str, Any]) -> Table:
         speed, baseline = model["tokens_per_second"], model["baseline"]
         share = f"{100 * speed / baseline:.0f}" if speed is not None and baseline else ""
         table.add_row(
-            model["name"],
+            Text(model["name"]),
             _state(model),
             "" if speed is None else f"{speed:.1f}",
             "" if baseline is None else f"{baseline:.1f}",
@@ -136,5 +138,5 @@ def _actions(status: Mapping[str, Any]) -> list[RenderableType]:
     for action in status["actions"]:
         what = f"{action.get('action', '?')} {action.get('target', '')}".strip()
         text = action["result"] if "result" in action else f"begun: {action.get('reason', '')}"
-        table.add_row(str(action.get("at", "")), what, Text(str(text)))
+        table.add_row(*(Text(str(cell)) for cell in (action.get("at", ""), what, text)))
     return [Text("last actions"), table]

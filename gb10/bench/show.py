@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from gb10.printable import LINES, printable
+
 
 class Progressing:
     """A `gb10.bench.run.Show`. ``total`` is the number of parts that will begin."""
@@ -43,7 +45,7 @@ class Progressing:
             self._console.print(self._part, markup=False, highlight=False)
 
     def step(self, text: str) -> None:
-        self._progress.update(self._task, description=escape(f"{self._part}: {text}"))
+        self._progress.update(self._task, description=escape(printable(f"{self._part}: {text}")))
 
     def line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text, LINES), markup=False, highlight=False, soft_wrap=True)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import click
 
-from gb10 import interrupt
+from gb10 import interrupt, stages
 from gb10.commands import options
 from gb10.drift import show
+from gb10.drift.case import NOTED
 from gb10.drift.examine import examine
 from gb10.drift.report import STAGES, HostReport, Report, exit_status
 from gb10.faults import BadInput, Fault
@@ -67,7 +68,8 @@ def drift_command(
     """Compare boxes with their description. Changes nothing, unless with --fix.
 
     Exit status: 0 clean, 2 drift, 1 could not tell (a box cannot be reached, a look failed, a deploy is under
-    way, the data is faulty): an unknown never counts as clean, and any 1 beats any 2.
+    way, the data is faulty), or with --fix a deploy failed: an unknown never counts as clean, and any 1 beats
+    any 2.
 
     \b
     Examples:
@@ -138,7 +140,7 @@ def _say(report: Report, as_json: bool, quiet: bool, watch_mode: bool, explain: 
     elif as_json:
         click.echo(report.model_dump_json(by_alias=True, indent=1))
     elif quiet:
-        loud = tuple(host for host in report.hosts if host.state != "clean")
+        loud = tuple(host for host in report.hosts if host.state != "clean" or host.deploy == "failed")
         if loud:
             show.print_table(report.model_copy(update={"hosts": loud}))
     else:
@@ -148,7 +150,7 @@ def _say(report: Report, as_json: bool, quiet: bool, watch_mode: bool, explain: 
 def _explain(report: Report, name: str) -> None:
     found = [(host, item) for host in report.hosts for item in host.items if item.id == name]
     for host in report.hosts:
-        if host.state == "unknown":
+        if host.state == "unknown" or host.deploy == "failed":
             click.echo(show.headline(host), err=True)
     if not found and report.exit != 1:
         there = ", ".join(sorted({item.id for host in report.hosts for item in host.items})) or "none"
@@ -178,24 +180,39 @@ def _fixed(report: Report, inventory: Path, yes: bool, as_json: bool, looked: Ca
     drifted = [host for host in report.hosts if any(item.fix == "deploy" for item in host.items)]
     if not drifted:
         return report
-    chosen = {host.host: stages_of(host) for host in drifted}
-    for name, stages in chosen.items():
-        click.echo(f"{name}: deploy of {', '.join(stages) or 'nothing but the record'}", err=as_json)
+    for host in drifted:
+        click.echo(
+            f"{host.host}: deploy of {', '.join(stages_of(host)) or 'nothing but the record'}", err=as_json
+        )
     if not yes:
         click.confirm("Deploy?", abort=True, err=as_json)
     sys.stdout.flush()
-    for name, stages in chosen.items():
-        command = [str(Path(sys.executable).with_name("pyinfra")), str(inventory.absolute()), "deploy.py"]
-        done = subprocess.run(
-            [*command, "--limit", name, "-y"],
+    ended = {host.host: _deployed(host, inventory, as_json) for host in drifted}
+    return _of([host.model_copy(update={"deploy": ended.get(host.host, "")}) for host in looked().hosts])
+
+
+def _deployed(host: HostReport, inventory: Path, as_json: bool) -> str:
+    """How the deploy of what drifted on one box has ended: done or failed."""
+    command = [str(Path(sys.executable).with_name("pyinfra")), str(inventory.absolute()), "deploy.py"]
+    noted = [item.id for item in host.items if item.do == NOTED]
+    try:
+        status = subprocess.run(
+            [*command, "--limit", host.host, "-y"],
             cwd=TOP,
-            env={**os.environ, VARIABLE: ",".join(stages) or "verify"},
+            env={
+                **os.environ,
+                VARIABLE: ",".join(stages_of(host)) or "verify",
+                stages.NOTED: ",".join(noted),
+            },
             stdout=sys.stderr if as_json else None,
             check=False,
-        )
-        if done.returncode:
-            click.echo(f"{name}: the deploy failed", err=True)
-    return looked()
+        ).returncode
+    except OSError as error:
+        status = 1
+        click.echo(f"{command[0]}: {error}", err=True)
+    if status:
+        click.echo(f"{host.host}: the deploy failed", err=True)
+    return "failed" if status else "done"
 
 
 def stages_of(host: HostReport) -> list[str]:

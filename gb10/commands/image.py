@@ -32,6 +32,7 @@ from gb10.faults import BadInput, Fault
 from gb10.image_file import CHUNK_BYTES, read_image_file, sum_path, write_sum
 from gb10.image_view import image_table, proof_lines
 from gb10.inventory import desired
+from gb10.printable import all_printable
 from gb10.remote import connected, ssh_client
 
 # What docker load and the unpacked layers take beside the file itself.
@@ -86,7 +87,7 @@ def _looked(host: Host, box: Desired, *, whole: bool) -> tuple[list[dict[str, An
         Images, program=programs["gb10_image.py"].path, description=box.image_file.path, whole=whole
     )
     known = host.get_fact(Generations, program=programs["gb10_generations.py"].path, lane=box.lane_path)
-    return images, known
+    return all_printable(images), all_printable(known)
 
 
 def _full_name(box: Desired, tag: str | None) -> str:

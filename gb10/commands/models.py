@@ -25,6 +25,7 @@ from gb10.found import FoundOnBox
 from gb10.inventory import desired
 from gb10.preset_options import near_miss
 from gb10.presets import model_path
+from gb10.printable import printable
 from gb10.remote import connected
 from gb10.rendering import TOP
 
@@ -70,7 +71,8 @@ def models(context: click.Context, as_json: bool, host_name: str | None, invento
     width = max((len(entry.name) for entry in found), default=0)
     for entry in found:
         share = _share(entry)
-        click.echo(f"{entry.name:<{width}}  {entry.state:<12} {share:>20}  {entry.note}".rstrip())
+        line = f"{entry.name:<{width}}  {entry.state:<12} {share:>20}  {entry.note}"
+        click.echo(printable(line.rstrip()))
 
 
 @models.command("rm")
@@ -86,7 +88,7 @@ def rm(name: str, yes: bool, host_name: str | None, inventory: Path) -> None:
         paths = files_to_remove(box, name, list_models(host, box))
         click.echo(f"{host.name}: to be removed, if there:")
         for path in paths:
-            click.echo(f"  {path}")
+            click.echo(printable(f"  {path}"))
         model = box.catalogue.model(name)
         if model is not None and model.enabled:
             click.echo(f"{name} is still served: the next deploy fetches it again, unless it is turned off.")
@@ -95,7 +97,7 @@ def rm(name: str, yes: bool, host_name: str | None, inventory: Path) -> None:
         answer = ask(host, "remove", {"models_dir": box.data.models_dir, "paths": paths})
     for entry in answer["removed"]:
         kept = "" if entry["freed"] else " (another name keeps the bytes on the disk)"
-        click.echo(f"removed {entry['path']}{kept}")
+        click.echo(printable(f"removed {entry['path']}{kept}"))
     click.echo(f"{size_text(sum(entry['freed'] for entry in answer['removed']))} freed")
 
 

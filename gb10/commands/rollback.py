@@ -13,6 +13,7 @@ from pyinfra.api.host import Host
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gb10.commands import options
 from gb10.desired import Desired
@@ -21,6 +22,7 @@ from gb10.facts.docker import Generations
 from gb10.inventory import desired
 from gb10.operations import deploy_lock
 from gb10.operations.going_back import BACK_SECONDS, back_command
+from gb10.printable import all_printable
 from gb10.remote import connected
 
 WIDTH = 100
@@ -54,7 +56,7 @@ def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory
             Generations, program=box.program_files["gb10_generations.py"].path, lane=box.lane_path
         )
         if listing or not yes:
-            _show(known)
+            _show(all_printable(known))
         if listing:
             return
         if not yes:
@@ -70,7 +72,7 @@ def go_back(host: Host, box: Desired, to: str) -> dict[str, Any]:
     with Console(stderr=True).status("going back: restart and first answer"):
         _, output = host.run_shell_command(command, _sudo=True, _timeout=BACK_SECONDS)
     try:
-        done: dict[str, Any] = json.loads(output.stdout_lines[-1])
+        done: dict[str, Any] = all_printable(json.loads(output.stdout_lines[-1]))
     except (ValueError, IndexError):
         reason = (output.stderr_lines or ["the box has no record of its lanes: run a deploy first"])[-1]
         raise PyinfraError(f"{host.name}: {reason}") from None
@@ -89,7 +91,8 @@ def _show(known: dict[str, Any]) -> None:
         if entry["digest"] == known["installed"] and not installed_is_known:
             words.append("in place")
             installed_is_known = True
-        table.add_row(str(entry["number"]), entry["image"], entry["kept"], ", ".join(words))
+        cells = (str(entry["number"]), entry["image"], entry["kept"], ", ".join(words))
+        table.add_row(*(Text(cell) for cell in cells))
     console = Console(highlight=False)
     console.width = max(console.width, WIDTH)
     console.print(table if known["generations"] else "no lane has answered yet")

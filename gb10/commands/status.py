@@ -17,6 +17,7 @@ from gb10.commands import options
 from gb10.desired import Desired
 from gb10.facts.probe import probe_answer, probe_command
 from gb10.inventory import desired
+from gb10.printable import all_printable
 from gb10.remote import connected, stream
 from gb10.status import status_json
 from gb10.status_view import status_view
@@ -72,6 +73,7 @@ def status_of(host: Host, box: Desired) -> dict[str, Any]:
         "lane": box.data.lane_name,
         "status": STATUS,
         "drift": box.drift_path,
+        "record": box.record_path,
         "programs": box.data.program_dir,
         "lane_file": box.lane_path,
     }
@@ -82,7 +84,7 @@ def status_of(host: Host, box: Desired) -> dict[str, Any]:
             f"{host.name}: {(output.stderr_lines or output.stdout_lines or ['no reason'])[-1]}"
         )
     try:
-        return status_json(box, probe_answer(output.stdout_lines))
+        return status_json(box, all_printable(probe_answer(output.stdout_lines), keep=""))
     except (FactProcessError, KeyError, TypeError, AttributeError) as error:
         raise PyinfraError(
             f"{host.name}: its watch answered in another shape ({error}): run the deploy"

@@ -3,7 +3,6 @@ tell"."""
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 import time
@@ -22,6 +21,7 @@ from pyinfra.api.state import State
 from pyinfra.context import ctx_host, ctx_state
 
 from gb10.desired import Desired
+from gb10.drift.files import contents, unified
 from gb10.drift.judge import case_of, judge
 from gb10.drift.mask import known_secrets, masked
 from gb10.drift.plan import Planned, planned
@@ -35,6 +35,7 @@ from gb10.inventory import load_inventory
 from gb10.requirements import under_way
 
 LIMIT_SECONDS = 60
+_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colors, and what moves the cursor
 DEEP_LIMIT_SECONDS = 3600
 
 
@@ -105,7 +106,7 @@ def examine(
 
 
 def _unknown(name: str, *reasons: str) -> HostReport:
-    lines = [masked(" ".join(re.sub(r"\x1b\[[0-9;]*m", "", reason).split())) for reason in reasons]
+    lines = [masked(" ".join(_SEQUENCE.sub("", reason).split())) for reason in reasons]
     return HostReport(host=name, state="unknown", reason="; ".join(lines))
 
 
@@ -140,8 +141,8 @@ def _examined(inventory: Path, name: str, wires: list[Wire], deep: bool, diff: b
         state.activate_host(host)
         wires.append(Wire(host))
         box, plan = planned(state, host)
-        now = time.time()
         seen = look(host, DriftState, question=question_of(box))
+        now = seen["readings"]["arrived"]
         if deep:
             models = host.get_fact(DriftState, question=question_of(box, deep=True))["facts"]
             seen["facts"].update({key: value for key, value in models.items() if key.startswith("models: ")})
@@ -181,28 +182,17 @@ def _deployed(record: dict[str, Any]) -> Deployed:
 
 def _with_diffs(host: Host, box: Desired, plan: Sequence[Planned], items: Sequence[Item]) -> list[Item]:
     """``items`` with the unified diff of each file that a deploy would write."""
-    uploads: dict[str, tuple[str, str]] = {}
     known_paths = [*(placed.path for placed in box.files()), "/etc/docker/daemon.json"]
-    for one in plan:
-        path = one.target(known_paths)
-        if path and one.uploads:
-            uploads[one.id] = (path, one.uploads[-1])
-    if not uploads:
+    written = {one.id: contents(one, known_paths) for one in plan}
+    paths = sorted({path for files in written.values() for path in files})
+    if not paths:
         return list(items)
     secrets = [box.key_path, *([box.data.models_token_file] if box.data.models_token_file else [])]
-    question = {"paths": sorted({path for path, _ in uploads.values()}), "secrets": secrets}
-    texts = host.get_fact(FileTexts, question=question)["texts"]
+    texts = host.get_fact(FileTexts, question={"paths": paths, "secrets": secrets})["texts"]
     known = known_secrets(box.environment, box.data.notify_command)
-    return [
-        item
-        if item.id not in uploads
-        else item.model_copy(update={"diff": unified(*uploads[item.id], texts[uploads[item.id][0]], known)})
-        for item in items
-    ]
 
+    def diff(item: Item) -> str:
+        files = written.get(item.id, {}).items()
+        return "".join(unified(path, should, texts[path], known) for path, should in files)
 
-def unified(path: str, should: str, is_: str | None, known: Sequence[str]) -> str:
-    """The diff from what is on the box to what should be, secrets masked."""
-    before, after = (masked(text, known).splitlines(keepends=True) for text in (is_ or "", should))
-    lines = difflib.unified_diff(before, after, f"{path} (box)", f"{path} (repository)", n=2)
-    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+    return [item.model_copy(update={"diff": diff(item)}) for item in items]

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from gb10.printable import LINES, printable
 
 SCHEMA_VERSION = 1
 CLEAN, UNKNOWN, DRIFT = 0, 1, 2
@@ -32,6 +34,11 @@ IN_WORDS = {
 }
 
 
+# What a box says may hold control characters: here none gets in.
+Text = Annotated[str, AfterValidator(printable)]
+Texts = Annotated[str, AfterValidator(lambda text: printable(text, LINES))]
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -39,12 +46,12 @@ class _Frozen(BaseModel):
 class Item(_Frozen):
     """One difference. Secrets are masked in every text."""
 
-    id: Annotated[str, Field(description="Name, the same from look to look: STAGE: WHAT.")]
+    id: Annotated[Text, Field(description="Name, the same from look to look: STAGE: WHAT.")]
     stage: Literal[
         "lanes", "toolkit", "image", "models", "router", "verify", "history", "watch", "record", "box"
     ]
-    should: Annotated[str, Field(description="What should be, or was when the box was deployed.")]
-    is_: Annotated[str, Field(alias="is", description="What is.")]
+    should: Annotated[Text, Field(description="What should be, or was when the box was deployed.")]
+    is_: Annotated[Text, Field(alias="is", description="What is.")]
     made: Annotated[
         Class,
         Field(
@@ -54,26 +61,28 @@ class Item(_Frozen):
         ),
     ]
     fix: Annotated[Literal["deploy", "hand"], Field(description="What puts it right.")]
-    do: Annotated[str, Field(description="The same in words.")]
-    commands: Annotated[tuple[str, ...], Field(description="What a deploy would run for it, shortened.")] = ()
-    diff: Annotated[str, Field(description="With --diff: from what is to what should be.")] = ""
+    do: Annotated[Text, Field(description="The same in words.")]
+    commands: Annotated[
+        tuple[Text, ...], Field(description="What a deploy would run for it, shortened.")
+    ] = ()
+    diff: Annotated[Texts, Field(description="With --diff: from what is to what should be.")] = ""
 
 
 class Ignored(_Frozen):
     """A difference that the data's drift_ignore does not count for a time."""
 
     item: Item
-    reason: str
-    owner: str
+    reason: Text
+    owner: Text
     expires: Annotated[str, Field(description="YYYY-MM-DD")]
 
 
 class Deployed(_Frozen):
     """The last deploy, as it is recorded on the box."""
 
-    time: str
-    by: str
-    revision: str
+    time: Text
+    by: Text
+    revision: Text
     dirty: bool
 
 
@@ -82,16 +91,20 @@ class HostReport(_Frozen):
 
     host: str
     state: Literal["clean", "drift", "unknown"]
-    reason: str = ""
+    reason: Text = ""
     deployed: Deployed | None = None
     items: tuple[Item, ...] = ()
     ignored: tuple[Ignored, ...] = ()
+    deploy: Annotated[
+        Literal["", "done", "failed"], Field(description="With --fix: how the deploy of this box ended.")
+    ] = ""
     remote_commands: Annotated[int, Field(ge=0)] = 0
     seconds: Annotated[float, Field(ge=0)] = 0.0
 
 
 class Report(_Frozen):
-    """All boxes that were asked. ``exit`` is the exit status: 0 clean, 2 drift, 1 could not tell."""
+    """All boxes that were asked. ``exit`` is the exit status: 0 clean, 2 drift, 1 could not tell or a deploy
+    failed."""
 
     version: Annotated[Literal[1], Field(alias="schema")] = 1
     time: Annotated[str, Field(description="UTC, ISO 8601")]
@@ -102,9 +115,10 @@ class Report(_Frozen):
 
 
 def exit_status(hosts: Sequence[HostReport]) -> Literal[0, 1, 2]:
-    """0 only when every box is known to be clean: one that is unknown beats any drift."""
+    """0 only when every box is known to be clean: one that is unknown, or whose deploy failed, beats any
+    drift."""
     states = {host.state for host in hosts}
-    if "unknown" in states or not hosts:
+    if "unknown" in states or not hosts or any(host.deploy == "failed" for host in hosts):
         return 1
     return 2 if "drift" in states else 0
 

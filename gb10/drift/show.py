@@ -17,11 +17,12 @@ WIDE = 60  # characters of a value in the table; the whole is in --json and --ex
 
 def headline(host: HostReport) -> str:
     """One line: the box, how it stands, and since which deploy."""
+    failed = "the deploy failed" if host.deploy == "failed" else ""
     if host.state == "unknown":
-        return f"{host.host}: could not tell: {host.reason}"
+        return f"{host.host}: {failed and f'{failed}; '}could not tell: {host.reason}"
     count = len(host.items)
     word = "clean" if host.state == "clean" else f"{count} difference{'s' if count != 1 else ''}"
-    parts = [word, f"{len(host.ignored)} ignored" if host.ignored else "", _deployed(host)]
+    parts = [failed, word, f"{len(host.ignored)} ignored" if host.ignored else "", _deployed(host)]
     return f"{host.host}: {', '.join(part for part in parts if part)}"
 
 
@@ -37,7 +38,8 @@ def table(report: Report) -> RenderableType:
     """Every box: its headline, and a table of what differs."""
     parts: list[RenderableType] = []
     for host in report.hosts:
-        parts.append(Text(headline(host), style=COLORS[host.state]))
+        color = COLORS["unknown" if host.deploy == "failed" else host.state]
+        parts.append(Text(headline(host), style=color))
         if host.items:
             parts.append(_items(host))
         parts += [
@@ -64,7 +66,7 @@ def lines(report: Report) -> Iterator[str]:
     """For cron and mail: one plain line for each difference and each box that is unknown; nothing when all is
     clean."""
     for host in report.hosts:
-        if host.state == "unknown":
+        if host.state == "unknown" or host.deploy == "failed":
             yield headline(host)
         for item in host.items:
             what = f"should be {_cut(item.should)}, is {_cut(item.is_)}"

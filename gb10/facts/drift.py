@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
+from pyinfra.api.command import StringCommand
 from pyinfra.api.host import Host
 
 from gb10 import watch_config
@@ -21,17 +23,32 @@ class DriftState(ProbeFact):
     Question: see `question_of`. Answer: ``facts``, which stay the same while nobody changes the box
     (``STAGE: WHAT`` to text, list or mapping; what may be secret only as a digest); ``files``, each path of
     the question to ``MODE UID:GID SHA256``; ``models``, each model of the running router to its settings,
-    or ``models_error``; ``readings``: ``boot`` (id), ``time`` (seconds since the epoch), ``oom_kills`` and
-    ``restarts`` (counters), ``disks`` (path to [bytes free, bytes in all]), ``reboot`` (packages that want
-    one, null for none) and ``would_move`` (package to [installed, candidate]) and
-    ``apt`` (why it cannot read its lists, or an empty text); ``record``, what the last
-    deploy left, or null, and ``record_state``, as in ``files``; ``key_newer`` and ``models_newer``, as in
-    `LaneState`; ``lock``,
-    ``{"who", "since"}`` of the deploy that is under way, or null; ``failed``, why a part of the look could
-    not be had, one line each: what it would say is not known then.
+    or ``models_error``; ``readings``: ``boot`` (id), ``kernel`` (when it started) and ``time``, in seconds
+    since the epoch, ``arrived`` and ``took`` (this machine's time when the answer was here, and the seconds
+    that the command had taken until then), ``oom_kills`` and ``restarts`` (counters), ``stopped_by_watch``
+    (bool: the watch has stopped the lane), ``disks`` (path to [bytes free, bytes in all]), ``reboot``
+    (packages that want one, null for none), ``would_move`` (package to [installed, candidate]), ``apt``
+    (why it cannot read its lists, or an empty text) and ``night``
+    (how the last look at night ended, ``unit``, and since how many seconds there is its ``result``, the last
+    ``deploy``, and the ``timer`` is on; null for never);
+    ``record``, what the last deploy left, or null, and ``record_state``, as in ``files``; ``key_newer`` and
+    ``models_newer``, as in `LaneState`; ``lock``, ``{"who", "since"}`` of the deploy that is under way, or
+    null; ``failed``, why a part of the look could not be had, one line each: what it would say is not known
+    then.
     """
 
     program = "drift_state.py"
+
+    def command(self, question: object) -> StringCommand:
+        self.asked = time.time()
+        return super().command(question)
+
+    def process(self, output: list[str]) -> dict[str, Any]:
+        answer = super().process(output)
+        arrived = time.time()
+        # A clock is judged by the two times around the same command, however long that took.
+        answer["readings"] |= {"arrived": arrived, "took": arrived - self.asked}
+        return answer
 
 
 def question_of(box: Desired, deep: bool = False) -> dict[str, Any]:
@@ -55,6 +72,8 @@ def question_of(box: Desired, deep: bool = False) -> dict[str, Any]:
         "paths": sorted([*(placed.path for placed in box.files()), *box.folders]),
         "disks": sorted({"/", data.state_dir, data.models_dir, "/var/lib/docker"}),
         "record": box.record_path,
+        "night": box.drift_path,
+        "watch_status": watch_config.STATUS,
         **({"deep": True} if deep else {}),
     }
 

@@ -10,6 +10,7 @@ from gb10.desired import Desired
 from gb10.faults import BadInput, Fault
 
 VARIABLE = "GB10_STAGES"
+NOTED = "GB10_NOTED"  # what `gb10 drift --fix` has shown and no stage puts right: the record takes note of it
 NAMES = ("lanes", "toolkit", "image", "models", "router", "verify", "watch")
 # What a stage may leave undone without the ones behind it: Docker's restart ends the lane, say.
 FOLLOWED_BY = {"toolkit": ("router",), "image": ("router",), "models": ("router",)}
@@ -30,6 +31,11 @@ def chosen() -> list[str] | None:
         fault = Fault(VARIABLE, f"there is no stage {', '.join(wrong)}", f"choose of {', '.join(NAMES)}")
         raise BadInput([fault])
     return [*with_followers(named), "verify"] if named else None
+
+
+def noted() -> list[str]:
+    """The differences that a run of some stages takes note of, as `gb10 drift` names them (comma between)."""
+    return [name.strip() for name in os.environ.get(NOTED, "").split(",") if name.strip()]
 
 
 def stage(name: str) -> Callable[[Callable[[Desired], None]], Callable[[Desired], None]]:

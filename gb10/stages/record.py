@@ -16,7 +16,7 @@ from gb10.operations.deploy_lock import who
 from gb10.record import make, news, text
 from gb10.rendering import PlacedFile
 from gb10.revision import revision
-from gb10.stages import chosen, corrections
+from gb10.stages import chosen, corrections, noted
 
 TIMER = "gb10-drift.timer"
 
@@ -52,7 +52,7 @@ def recorded(box: Desired) -> Commands:
     if state.is_executing and seen["models_error"]:
         # That look was right after a start of the router. By now it has answered.
         seen = host.get_fact(DriftState, question=question_of(box))
-    record = make(box, revision(), seen, who(), chosen())
+    record = make(box, revision(), seen, who(), chosen(), noted())
     found = news(seen["record"], record, seen["readings"])
     if found:
         if state.is_executing:

@@ -353,6 +353,19 @@ BATCHES: dict[str, list[Change]] = {
             also=("record: a look each night",),
         ),
     ],
+    "crashed": [
+        Change(
+            "the accelerator gone, and the lane with it",
+            f"systemctl stop standin-accelerator && docker kill {LANE}; "
+            f"for i in $(seq 60); do systemctl is-active --quiet {LANE} || break; sleep 1; done; sleep 5",
+            "router: unit active",
+            made="new",
+            also=("router: restarts", VERIFY),
+            undo="systemctl start standin-accelerator",
+        ),
+        Change("with it, its container", "true", "router: container", made="new"),
+        Change("and what a deploy would do", "true", SETTLED, made="new"),
+    ],
     "stopped": [
         Change(
             "the nightly look switched off",

@@ -11,7 +11,7 @@ import pytest
 
 from gb10.drift.report import Report
 from tests.lab import deploying, drifting, lane, paths
-from tests.lab.drift_changes import LANE, PRESETS, UNIT
+from tests.lab.drift_changes import LANE, PRESETS, UNIT, by_hand_container
 from tests.lab.host import LabHost
 
 SECRETS = {
@@ -29,6 +29,7 @@ EVERY_OUTPUT = (
     ("--watch-mode",),
     ("--explain", f"router: {LANE}.service"),
     ("--explain", "router: presets"),
+    ("--explain", "router: container command"),
 )
 
 
@@ -61,6 +62,10 @@ def test_no_secret_is_in_any_output(host: LabHost, inventory: Path, monkeypatch:
     host.ssh(f"cat >> {UNIT}", sudo=True, stdin=f"# --api-key {key}\n# bare {key} too\n")
     host.ssh(f"cat >> {PRESETS}", sudo=True, stdin=f"; HF_TOKEN={token}\n")
     host.ssh("systemctl daemon-reload", sudo=True)
+    inside = SECRETS["in a container"]
+    argv = f"-c 'sleep 1d' mine --api-key {inside} --header 'Authorization: Basic {inside}'"
+    host.ssh(by_hand_container(f"--entrypoint sh --env DB_PASS={inside}", command=argv), sudo=True)
+    assert inside in host.ssh(f"docker inspect {LANE}", sudo=True).stdout
     secrets = [key, *SECRETS.values()]
     for options in EVERY_OUTPUT:
         done = drifting.run(host.name, *options, inventory=inventory)
@@ -106,6 +111,7 @@ def test_cron_hears_of_a_change_once(host: LabHost, tmp_path: Path, monkeypatch:
 
 def test_fix_deploys_the_stages_that_drifted(host: LabHost) -> None:
     host.ssh(f"chmod 600 {PRESETS}; rm /etc/apt/preferences.d/gb10-nvidia-container-toolkit", sudo=True)
+    host.ssh("iptables -A INPUT -p tcp --dport 9 -j ACCEPT", sudo=True)
     done = drifting.run(host.name, "--fix", "--only", "router", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
     ran = deploying.outcomes(done.stdout + done.stderr)
@@ -115,6 +121,7 @@ def test_fix_deploys_the_stages_that_drifted(host: LabHost) -> None:
     status, report = drifting.look(host, "--only", "toolkit")
     assert status == 2
     assert drifting.items(report)["toolkit: version pin"] == "by-hand"
+    assert drifting.items(drifting.look(host, "--only", "box")[1]) == {"box: firewall": "by-hand"}
     asked = drifting.run(host.name, "--fix")  # nobody there to say yes
     assert asked.returncode not in (0, 2)
     assert drifting.look(host)[0] == 2
@@ -154,19 +161,56 @@ def test_the_box_looks_at_itself_at_night(host: LabHost) -> None:
     result = "cat /var/lib/gb10/drift.json"
     # Whatever an earlier night has found: it would be news that it is gone.
     host.ssh(f"rm -f /var/lib/gb10/drift.json; {start}", sudo=True)
-    assert json.loads(host.ssh(result).stdout)["state"] == "clean"
+    assert json.loads(host.ssh(result, sudo=True).stdout)["state"] == "clean"
     assert host.ssh("cat /root/told", sudo=True, check=False).stdout == ""
     host.ssh(f"chmod 644 {lane.KEY}; echo >> {PRESETS}", sudo=True)
     host.ssh(f"{start}; {start}", sudo=True)
-    found = json.loads(host.ssh(result).stdout)
-    assert [item["item"] for item in found["items"]] == ["router: API key", f"file {PRESETS}"]
+    found = json.loads(host.ssh(result, sudo=True).stdout)
+    assert [item["item"] for item in found["items"]] == ["router: API key", "router: presets"]
+    assert {item["item"] for item in found["items"]} <= drifting.items(drifting.look(host)[1]).keys()
+    # Nobody else may read it, and its hour is not missed by a box that is off.
+    assert host.ssh("stat -c '%a %U' /var/lib/gb10/drift.json").stdout.strip() == "640 root"
+    assert "Persistent=yes" in host.ssh("systemctl show -p Persistent gb10-drift.timer").stdout
     told = [json.loads(line) for line in host.ssh("cat /root/told", sudo=True).stdout.splitlines() if line]
     assert [(one["state"], len(one["new"])) for one in told] == [("drift", 2)]
     assert "gb10-drift.timer" in host.ssh("systemctl list-timers --no-legend").stdout
     assert deploying.deploy(host).returncode == 0
     host.ssh(start, sudo=True)
-    assert json.loads(host.ssh(result).stdout)["state"] == "clean"
+    assert json.loads(host.ssh(result, sudo=True).stdout)["state"] == "clean"
     assert host.ssh("systemctl is-system-running").stdout.strip() == "running"
+
+
+def test_a_night_that_cannot_tell_is_never_green(host: LabHost) -> None:
+    record, start = "/var/lib/gb10/deployed.json", "systemctl start gb10-drift.service"
+    host.ssh(f"{start} && cp {record} /root/kept && truncate -s 100 {record}", sudo=True)
+    assert host.ssh(start, sudo=True, check=False).returncode != 0
+    assert json.loads(host.ssh("cat /var/lib/gb10/drift.json", sudo=True).stdout)["state"] == "unknown"
+    assert "could not tell" in deploying.gb10(host, "status").stdout
+    host.ssh(f"cp -p /root/kept {record}", sudo=True)
+    assert set(drifting.items(drifting.look(host)[1])) == {"record: gb10-drift.service"}
+    host.ssh(start, sudo=True)
+    drifting.assert_clean(host)
+    assert "could not tell" not in deploying.gb10(host, "status").stdout
+    # An old "clean" is none; that the box has only just started is no excuse here.
+    old = "touch -d '3 days ago' /var/lib/gb10/drift.json"
+    host.ssh(old, sudo=True)
+    assert "it has not looked at itself for 72 h" in deploying.gb10(host, "status").stdout
+    host.ssh(start, sudo=True)
+
+
+def test_each_file_has_its_own_diff(host: LabHost) -> None:
+    paths = ("/usr/local/lib/gb10/gb10_watch.py", "/etc/systemd/system/gb10-watch-hand.socket")
+    for path in paths:
+        host.ssh(f"echo '# mine' >> {path}", sudo=True)
+    _, report = drifting.look(host, "--diff")
+    (item,) = (item for item in report["items"] if item["id"] == "watch: programs, settings and units")
+    assert [f"--- {path} (box)" in item["diff"] for path in paths] == [True, True]
+    changed = [
+        line for line in item["diff"].splitlines() if line[:1] in "+-" and line[:3] not in ("---", "+++")
+    ]
+    assert changed == ["-# mine", "-# mine"]
+    assert deploying.deploy(host).returncode == 0
+    drifting.assert_clean(host)
 
 
 def test_an_entry_that_is_ignored_until_a_day(host: LabHost, tmp_path: Path) -> None:

@@ -34,10 +34,27 @@ def test_every_command_is_listed_with_a_word(capsys: Captured) -> None:
         assert words[0].isupper()
 
 
-@pytest.mark.parametrize("arguments", [["sing"], ["render"], ["chat"], ["check", "--no-such"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sing"],
+        ["render"],
+        ["chat"],
+        ["check", "--no-such"],
+        # For these 2 says something of a box, or of a result.
+        ["drift", "--bogus"],
+        ["drift", "--only", "nosuch"],
+        ["drift", "--timeout", "0"],
+        ["bench", "compare", "--bogus"],
+        ["bench", "compare", "only-one"],
+        ["status", "--bogus"],
+        ["pin", "--bogus"],
+    ],
+)
 def test_usage_errors(arguments: list[str], capsys: Captured) -> None:
+    """Nobody takes a mistyped option for drift, a loss or a degraded box."""
     status, output, errors = gb10(capsys, *arguments)
-    assert (status, output) == (2, "")
+    assert (status, output) == (1, "")
     assert "Error: " in errors
 
 
@@ -124,17 +141,22 @@ class Channel:
         return self.status
 
 
+def test_a_fault_does_not_move_the_cursor(failing: Any, capsys: Captured) -> None:
+    failing(PyinfraError("box: \x1b[2Kall is well"))
+    assert gb10(capsys, "fail")[2] == "gb10: box: \\x1b[2Kall is well\n"
+
+
 def test_stream_copies_output_and_status(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     asked: list[str] = []
 
     def exec_command(line: str) -> tuple[None, Any, Any]:
         asked.append(line)
-        channel = Channel(b"Gr\xc3", b"\xbc\xc3\x9fe\n", status=3)
-        return None, SimpleNamespace(channel=channel), SimpleNamespace(read=lambda: b"x: failed\n")
+        channel = Channel(b"Gr\xc3", b"\xbc\xc3\x9fe\n\x1b[2K", status=3)
+        return None, SimpleNamespace(channel=channel), SimpleNamespace(read=lambda: b"x: failed\x07\n")
 
     host = SimpleNamespace(connector=SimpleNamespace(client=SimpleNamespace(exec_command=exec_command)))
     assert stream(host, ["python3", "/p.py", "chat", "it's; rm -r / $HOME"]) == 3  # type: ignore[arg-type]
     captured = capfdbinary.readouterr()
-    assert captured.out == "Grüße\n".encode()
-    assert captured.err == b"x: failed\n"
+    assert captured.out == "Grüße\n\\x1b[2K".encode()
+    assert captured.err == b"x: failed\\x07\n"
     assert asked == ["sudo -n python3 /p.py chat 'it'\"'\"'s; rm -r / $HOME'"]

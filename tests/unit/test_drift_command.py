@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from pyinfra.api.exceptions import PyinfraError
 
 from gb10.commands import drift as command
+from gb10.drift.case import NOTED
 from gb10.drift.report import Class, HostReport, Item
 
 
@@ -28,6 +29,8 @@ class Boxes:
     def __init__(self) -> None:
         self.reports: dict[str, HostReport] = {}
         self.looks: list[tuple[str, dict[str, Any]]] = []
+        self.status = 0  # of a deploy
+        self.noted: list[str] = []
 
     def set(self, name: str, *items: Item, reason: str = "") -> None:
         state = "unknown" if reason else "drift" if items else "clean"
@@ -84,7 +87,6 @@ def test_stages(boxes: Boxes, tmp_path: Path) -> None:
     done = run(tmp_path, "--only", "box", "--json")
     assert done.exit_code == 2
     assert [one["id"] for one in json.loads(done.output)["hosts"][0]["items"]] == ["box: kernel"]
-    assert run(tmp_path, "--only", "toolkti").exit_code == 2
     assert "there is no stage 'toolkti'" in run(tmp_path, "--only", "toolkti").output
     # What is not known stays so, whatever is counted.
     boxes.set("a", reason="away")
@@ -135,11 +137,40 @@ def deploys(monkeypatch: pytest.MonkeyPatch, boxes: Boxes) -> list[tuple[str, st
             return really(line, **options)
         name = line[line.index("--limit") + 1]
         ran.append((name, options["env"]["GB10_STAGES"]))
+        boxes.noted.append(options["env"]["GB10_NOTED"])
         boxes.set(name)
-        return subprocess.CompletedProcess(line, 0)
+        return subprocess.CompletedProcess(line, boxes.status)
 
     monkeypatch.setattr(command.subprocess, "run", deploy)
     return ran
+
+
+@pytest.mark.parametrize("options", [(), ("--quiet",), ("--json",), ("--watch-mode",)])
+def test_a_deploy_that_failed_is_never_green(
+    boxes: Boxes, tmp_path: Path, deploys: list[tuple[str, str]], options: tuple[str, ...]
+) -> None:
+    """Also where the second look finds nothing any more."""
+    boxes.set("a", item("toolkit: keyring"))
+    boxes.status = 1
+    done = run(tmp_path, "--fix", "--yes", *options)
+    assert deploys == [("a", "toolkit,router")]
+    assert done.exit_code == 1
+    if options == ("--json",):
+        report = json.loads(done.stdout)
+        assert (report["exit"], [host["deploy"] for host in report["hosts"]]) == (1, ["failed", ""])
+    else:
+        assert "a: the deploy failed" in done.stdout
+
+
+def test_what_was_shown_is_noted(boxes: Boxes, tmp_path: Path, deploys: list[tuple[str, str]]) -> None:
+    """Of what no stage puts right, a run takes note of what stood on the screen and of nothing else."""
+    names = ("box: kernel", "box: firewall", "router: restarts")
+    kernel, firewall, restarts = (item(name).model_copy(update={"do": NOTED}) for name in names)
+    boxes.set("a", kernel, restarts, item("router: presets"), item("box: clock", "hand"))
+    run(tmp_path, "--fix", "--yes")
+    boxes.set("a", firewall, item("router: presets"))
+    run(tmp_path, "--fix", "--yes", "--only", "router")
+    assert boxes.noted == ["box: kernel,router: restarts", ""]
 
 
 def test_fix_deploys_what_drifted_and_looks_again(

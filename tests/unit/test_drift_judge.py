@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from gb10.desired import Desired
 from gb10.drift.judge import case_of, judge
 from gb10.drift.plan import Planned
 from gb10.drift.report import Class, Item
+from gb10.found import FoundModel
+from gb10.gguf import Header
 from gb10.operations import placed
 from tests.unit.boxes import box
 from tests.unit.drifted import IMAGE, NOW, recorded, seen
@@ -73,7 +76,8 @@ def test_who_changed_a_file(by_hand: bool, moved: bool, made: Class) -> None:
     if by_hand:
         answer["files"][path] = "0644 0:0 " + "f" * 64
     if moved:
-        answer["record"]["wants"]["router"][path] = "0644 0:0 " + "e" * 64
+        for wants in ("wants", "wants_alone"):
+            answer["record"][wants]["router"][path] = "0644 0:0 " + "e" * 64
     item = judged(answer, [writes(path)])["router: presets"]
     assert item.made is made
     assert item.fix == "deploy"
@@ -123,9 +127,119 @@ def test_a_change_by_hand(facts: dict[str, Any], name: str, fix: str) -> None:
 
 @pytest.mark.parametrize("part", ["enabled", "active", "loaded", "file"])
 def test_the_unit(part: str) -> None:
-    unit = {**seen(BOX)["facts"]["router: unit"], part: "other"}
+    unit = {**seen(BOX)["facts"]["router: unit"], part: "inactive"}
     item = judged(now(**{"router: unit": unit}))[f"router: unit {part}"]
-    assert (item.is_, item.made) == ("other", Class.BY_HAND)
+    assert (item.is_, item.made) == ("inactive", Class.BY_HAND)
+
+
+LANE_PLAN = [
+    Planned("router: runs what is described", (StringCommand("systemctl", "restart", "x"),)),
+    Planned("verify: the lane answers from its accelerator", (StringCommand("chat"),)),
+]
+
+
+def down(state: str, **facts: Any) -> dict[str, Any]:
+    """A lane that does not run: the unit is in ``state``, and what only a running lane has is gone."""
+    unit = {**seen(BOX)["facts"]["router: unit"], "active": state}
+    gone = {"router: container": None, "router: process environment": {}, "router: presets read": ""}
+    return {**now(**{"router: unit": unit, **gone, **facts}), "models_error": "refused"}
+
+
+@pytest.mark.parametrize(
+    ("state", "made"), [("failed", Class.NEW), ("activating", Class.NEW), ("inactive", Class.BY_HAND)]
+)
+def test_a_crash_is_nobodys_and_a_stop_is_by_hand(state: str, made: Class) -> None:
+    found = judged(down(state), LANE_PLAN)
+    assert {name: item.made for name, item in found.items()} == dict.fromkeys(
+        ["router: unit active", "router: container", *(one.name for one in LANE_PLAN)], made
+    )
+
+
+def test_a_lane_that_the_watch_has_stopped_is_nobodys() -> None:
+    answer = down("inactive")
+    answer["readings"]["stopped_by_watch"] = True
+    assert {item.made for item in judged(answer, LANE_PLAN).values()} == {Class.NEW}
+
+
+def test_a_crash_hides_no_change_by_hand() -> None:
+    answer = down("failed")
+    answer["facts"]["router: unit"]["enabled"] = "disabled"
+    found = judged(answer, LANE_PLAN)
+    assert found["router: unit active"].made is Class.NEW
+    assert found["router: unit enabled"].made is Class.BY_HAND
+    assert found["router: runs what is described"].made is Class.BY_HAND
+
+
+@pytest.mark.parametrize(("status", "made"), [("exited", Class.NEW), ("paused", Class.BY_HAND)])
+def test_a_container_that_ended(status: str, made: Class) -> None:
+    changed = now(**{"router: container": container(status=status)})
+    assert judged(changed)["router: container status"].made is made
+
+
+def test_a_model_that_was_found_is_a_change_of_the_box() -> None:
+    meta = {"llama.block_count": 4, "llama.embedding_length": 64, "llama.attention.head_count": 8}
+    meta |= {"llama.context_length": 4096, "llama.attention.head_count_kv": 2}
+    said = {"architecture": "llama", "metadata": meta, "vocabulary": 300, "weight_bytes": 1000}
+    header = Header.from_dict(said)
+    one = FoundModel("a/b:Q4", "/found/cache/b.gguf", ("/root/b.gguf",), 1000, "", 0, header)
+    before, grown = replace(BOX, found=()), replace(BOX, found=(one,))
+    assert grown.presets_file != before.presets_file
+    answer = recorded(grown, seen(before), deployed=before)
+    item = judged(answer, [writes(BOX.presets_path)], of=grown)["router: presets"]
+    assert item.made is Class.BY_HAND
+    # It is served since: somebody has taken it away again.
+    answer = recorded(before, seen(grown), deployed=grown)
+    assert judged(answer, [writes(BOX.presets_path)], of=before)["router: presets"].made is Class.BY_HAND
+    # Where the repository has moved on too, nobody can tell the one from the other.
+    answer["record"]["wants_alone"]["router"][BOX.presets_path] = "other"
+    assert judged(answer, [writes(BOX.presets_path)], of=before)["router: presets"].made is Class.REPOSITORY
+
+
+RECORDED = [Planned("record: this deploy", (StringCommand("true"),))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage"),
+    [({"lanes_out": []}, "lanes"), ({"toolkit_key_fingerprint": "A" * 40}, "toolkit")],
+)
+def test_what_is_wanted_otherwise_and_only_recorded(changes: dict[str, Any], stage: str) -> None:
+    moved = box(**changes)
+    (item,) = judged(recorded(moved, seen(moved), deployed=BOX), RECORDED, of=moved).values()
+    assert (item.id, item.made, item.fix) == ("record: this deploy", Class.REPOSITORY, "deploy")
+    assert stage in item.is_
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"drift_disk_percent": 50},
+        {"drift_ignore": [{"item": "x: y", "reason": "r", "owner": "o", "expires": "2999-01-01"}]},
+    ],
+)
+def test_what_the_nightly_look_is_told_otherwise(changes: dict[str, Any]) -> None:
+    moved = box(**changes)
+    path = f"{BOX.data.state_dir}/nightly.json"
+    plan = [Planned("record: nightly.json", writes(path).commands), *RECORDED]
+    (item,) = judged(recorded(moved, seen(BOX), deployed=BOX), plan, of=moved).values()
+    assert (item.id, item.made) == ("record: nightly.json", Class.REPOSITORY)
+
+
+def test_an_operation_about_several_files() -> None:
+    first, second = (file.path for file in BOX.watch_files[:2])
+    plan = [Planned("watch: files", (*writes(first).commands, *writes(second).commands))]
+    answer = now()
+    answer["files"][second] = "0644 0:0 " + "f" * 64
+    item = judged(answer, plan)["watch: files"]
+    assert (item.made, item.is_) == (Class.BY_HAND, f"{first}, {second}")
+
+
+def test_no_control_character_gets_into_a_report() -> None:
+    argv = ["vllm", "\x1b[1A\x1b[2Kclean", "\x9b2K"]
+    found = judged(
+        now(**{"router: container": container(command=argv), "lanes: vLLM units": ["\x1b.service"]})
+    )
+    assert found["router: container command"].is_ == "vllm \\x1b[1A\\x1b[2Kclean \\x9b2K"
+    assert "lanes: vLLM unit \\x1b.service" in found
 
 
 def test_a_limit_that_the_kernel_cannot_keep_is_no_difference() -> None:
@@ -228,6 +342,7 @@ def test_what_came_up_by_itself() -> None:
         "reboot": ["linux-image-6.8.1"],
         "would_move": {"nvidia-container-toolkit": ["1.19.1-1", "1.20.0-1"]},
         "time": NOW + 300,
+        "night": {"unit": "success", "result": 50 * 3600, "deploy": 3600, "timer": 7200},
     }
     found = judged(answer)
     assert {name: item.is_ for name, item in found.items()} == {
@@ -237,13 +352,60 @@ def test_what_came_up_by_itself() -> None:
         "box: clock": "+300 s",
         "box: reboot": "wanted by linux-image-6.8.1",
         "toolkit: apt would move nvidia-container-toolkit": "next: 1.20.0-1",
+        "record: last look at night": "50 h ago",
     }
     assert {item.made for item in found.values()} == {Class.NEW}
 
 
+@pytest.mark.parametrize(
+    ("time", "took", "is_"),
+    [
+        (0, 0, None),
+        (-25, 1, None),
+        (-45, 60, None),  # of a look that took a minute the box's time may be the first
+        (-95, 60, "-35 s"),
+        (-40, 1, "-39 s"),
+        (40, 60, "+40 s"),
+    ],
+)
+def test_the_clock(time: int, took: int, is_: str | None) -> None:
+    answer = now()
+    answer["readings"] |= {"time": NOW + time, "took": took}
+    found = judged(answer)
+    assert (found["box: clock"].is_ if found else None) == is_
+
+
+@pytest.mark.parametrize(
+    ("night", "is_"),
+    [
+        ({"result": 35 * 3600}, None),
+        ({"result": 37 * 3600}, "37 h ago"),
+        # Deployed anew each day: that is no look.
+        ({"result": 37 * 3600, "deploy": 60.0}, "37 h ago"),
+        ({"result": None, "deploy": 35 * 3600}, None),
+        ({"result": None, "deploy": 37 * 3600}, "none since the deploy"),
+        # It was off until now: the look that was missed comes by itself.
+        ({"result": 900 * 3600, "timer": 600.0}, None),
+        ({"result": 900 * 3600, "timer": None}, "900 h ago"),
+    ],
+)
+def test_a_look_at_night_that_does_not_come(night: dict[str, Any], is_: str | None) -> None:
+    answer = now()
+    answer["readings"]["night"] |= {"timer": 900 * 3600, **night}
+    found = judged(answer)
+    assert (found["record: last look at night"].is_ if found else None) == is_
+
+
+def test_a_look_at_night_that_failed() -> None:
+    answer = now()
+    answer["readings"]["night"]["unit"] = "exit-code"
+    (item,) = judged(answer).values()
+    assert (item.id, item.is_, item.fix) == ("record: gb10-drift.service", "failed (exit-code)", "hand")
+
+
 def test_a_reboot_is_no_difference() -> None:
     answer = now()
-    answer["record"] |= {"boot": "other", "counters": {"oom_kills": 3, "restarts": 2}}
+    answer["record"] |= {"boot": "other", "kernel": 1.0, "counters": {"oom_kills": 3, "restarts": 2}}
     assert judged(answer) == {}
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from gb10.container import described, differences, preset_differences
-from gb10.facts.drift import question_of
+from gb10.facts.drift import DriftState, question_of
 from gb10.facts.probes import drift_state as probe
 from tests.unit.boxes import box
 from tests.unit.drifted import IMAGE, models_of
@@ -270,6 +271,50 @@ def test_files_and_the_key(tmp_path: Path) -> None:
     key.unlink()
     assert probe.file_state(str(link)) == f"0777 0:0 -> {key}"
     assert len(probe.file_state(str(tmp_path)).split()) == 2
+
+
+def test_how_long_ago(tmp_path: Path) -> None:
+    file = tmp_path / "drift.json"
+    assert probe.age_of(str(file)) is None
+    assert probe.age_of("") is None
+    file.write_text("{}")
+    os.utime(file, (time.time() - 7200, time.time() - 7200))
+    age = probe.age_of(str(file))
+    assert age is not None
+    assert 7200 <= age < 7300
+    assert probe.age_since("0") is None
+    assert probe.age_since("") is None
+    since = probe.age_since(str(int((time.clock_gettime(time.CLOCK_MONOTONIC) - 5) * 1e6)))
+    assert since is not None
+    assert 5 <= since < 60
+
+
+@pytest.mark.parametrize(
+    ("text", "stopped"),
+    [
+        ('{"reasons": [{"key": "lane.stopped", "text": "x"}]}', True),
+        ('{"reasons": [{"key": "lane.failed"}]}', False),
+        ('{"reasons": [1]}', False),
+        ("[]", False),
+        ("{", False),
+        (None, False),
+    ],
+)
+def test_a_lane_that_the_watch_has_stopped(text: str | None, stopped: bool, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "status.json").write_text(text)
+    assert probe.stopped_by_watch(str(tmp_path / "status.json")) is stopped
+
+
+def test_a_clock_is_judged_by_the_command_that_read_it() -> None:
+    """Whatever the box's plan took besides."""
+    fact = DriftState()
+    before = time.time()
+    fact.command(question_of(BOX))
+    readings = fact.process([json.dumps({"readings": {"time": 1}})])["readings"]
+    assert readings["time"] == 1
+    assert before <= readings["arrived"] <= time.time()
+    assert 0 <= readings["took"] <= readings["arrived"] - before
 
 
 def test_the_question_names_all_that_the_deploy_places() -> None:

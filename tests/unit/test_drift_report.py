@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
+from pyinfra.api.command import FileUploadCommand, PyinfraCommand, StringCommand
+from rich.console import Console
 
 from gb10.drift import show
-from gb10.drift.examine import unified
+from gb10.drift.examine import _unknown
+from gb10.drift.files import contents, targets, unified
 from gb10.drift.mask import MASK, is_secret_name, known_secrets, masked
-from gb10.drift.report import Class, HostReport, Item, Report, exit_status, schema_text
+from gb10.drift.plan import Planned
+from gb10.drift.report import Class, Deployed, HostReport, Ignored, Item, Report, exit_status, schema_text
 from gb10.facts.probes import file_texts
+from gb10.operations.placed import UPLOAD
 from gb10.rendering import TOP
 
 ITEM = Item(
@@ -46,6 +52,9 @@ def report(*hosts: HostReport) -> Report:
         ([CLEAN, UNKNOWN], 1),
         ([DRIFT, UNKNOWN, CLEAN], 1),
         ([], 1),
+        ([CLEAN.model_copy(update={"deploy": "failed"})], 1),
+        ([CLEAN.model_copy(update={"deploy": "done"}), CLEAN], 0),
+        ([DRIFT.model_copy(update={"deploy": "failed"})], 1),
     ],
 )
 def test_an_unknown_beats_drift_and_drift_beats_clean(hosts: list[HostReport], status: int) -> None:
@@ -115,6 +124,68 @@ def test_what_people_see() -> None:
     assert show.headline(DRIFT) == "b: 1 difference, no deploy recorded"
 
 
+def test_no_control_character_leaves_by_any_output() -> None:
+    nasty = "x\x1b[1A\x1b[2K\x9b2K\ny"
+    item = Item(
+        id=f"lanes: {nasty}",
+        stage="lanes",
+        should=nasty,
+        is_=nasty,
+        made=Class.NEW,
+        fix="hand",
+        do=nasty,
+        commands=(nasty,),
+        diff=unified("/etc/x", nasty, "old\x1b[2K", []),
+    )
+    deployed = Deployed(time=nasty, by=nasty, revision=nasty, dirty=False)
+    drifted = HostReport(
+        host="a",
+        state="drift",
+        items=(item,),
+        deployed=deployed,
+        ignored=(Ignored(item=item, reason=nasty, owner=nasty, expires="2999-01-01"),),
+    )
+    away = HostReport(host="b", state="unknown", reason=nasty)
+    out = io.StringIO()
+    Console(file=out, width=400).print(show.table(report(drifted, away)))
+    for said in (
+        out.getvalue(),
+        show.explained(drifted, item),
+        *show.lines(report(drifted, away)),
+        json.dumps(json.loads(report(drifted, away).model_dump_json()), ensure_ascii=False),
+    ):
+        assert not {"\x1b", "\x9b"} & set(said)
+    assert "\n" not in show.headline(away)
+
+
+def test_a_reason_is_plain_words() -> None:
+    away = _unknown("a", "\x1b[31mno\x1b[0m \x1b[2Janswer\x07\nat all")
+    assert away.reason == "no answer\\x07 at all"
+
+
+# -- diffs ---------------------------------------------------------------------------------------------
+
+
+def placing(path: str, content: str) -> tuple[PyinfraCommand, ...]:
+    upload = f"{UPLOAD}{path.replace('/', '-')}"
+    into_place = StringCommand("sh", "-c", "'set -e'", "-", upload, path, "0:0", "0644")
+    return FileUploadCommand(io.BytesIO(content.encode()), upload), into_place
+
+
+def test_each_file_of_an_operation_has_its_own_content() -> None:
+    paths = ["/etc/a", "/etc/b", "/etc/c", "/etc/d"]
+    only_mode = StringCommand("chmod", "0644", "/etc/c")
+    one = Planned("watch: files", (*placing("/etc/a", "A\n"), only_mode, *placing("/etc/b", "B\n")))
+    assert contents(one, paths) == {"/etc/a": "A\n", "/etc/b": "B\n"}
+    assert targets(one, paths) == ["/etc/a", "/etc/c", "/etc/b"]
+
+
+def test_a_candidate_that_is_only_tried_is_no_file_of_it() -> None:
+    tried = placing("/var/lib/gb10/daemon.json.candidate", "tried")
+    one = Planned("toolkit: daemon.json", (*tried, StringCommand("dockerd"), *placing("/etc/x", "new")))
+    assert contents(one, ["/etc/x"]) == {"/etc/x": "new"}
+
+
 # -- secrets ---------------------------------------------------------------------------------------
 
 SECRET = "s3cr3t-Value_0123456789"
@@ -131,6 +202,34 @@ SECRET = "s3cr3t-Value_0123456789"
         f"Authorization: Bearer {SECRET}",
         f"https://user:{SECRET}@example.com/x",
         f"db_passwd = '{SECRET}'",
+        f"DB_PASS={SECRET}",
+        f"DBPASS={SECRET} next",
+        f"MYSQL_PWD={SECRET}",
+        f"x PASSWORD=abcd,{SECRET} y",
+        f"x PASSWORD=abcd;{SECRET} y",
+        f"{{token: {SECRET}, b: 2}}",
+        f'Environment="A_PASSWORD=two {SECRET}" "B=1"',
+        f"--env 'A_PASSWORD=two {SECRET}' --env B=1",
+        f"--password '{SECRET} two' --port 1",
+        f"--api-key={SECRET} --port 1",
+        f'{{"a_token": "two {SECRET}", "b": 1}}',
+        f'{{"a_token": "quoted \\" {SECRET}", "b": 1}}',
+        f"+passphrase: correct {SECRET} staple",
+        f"Authorization: Basic {SECRET}",
+        f"curl -H 'Authorization: Basic {SECRET}' x",
+        f'{{"authorization": "Token {SECRET}"}}',
+        f"Authorization: {SECRET}",
+        f'--header "X-Api-Key: {SECRET}"',
+        f"Cookie: session={SECRET}",
+        f"curl -u somebody:{SECRET} x",
+        f"https://{SECRET}@example.com/x",
+        f"https://example.com/x?key={SECRET}&a=1",
+        f"https://example.com/x?access_token={SECRET}&a=1",
+        f"ExecStartPost=curl https://hooks.slack.com/services/T0/{SECRET}",
+        f"ExecStartPost=curl -d x https://discord.com/api/webhooks/1/{SECRET}",
+        f"https://api.telegram.org/bot1:{SECRET}/sendMessage",
+        f"WEBHOOK_URL=https://example.com/{SECRET}",
+        f"-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n{SECRET}\n-----END OPENSSH PRIVATE KEY-----",
     ],
 )
 def test_a_secret_by_its_name_or_place_is_masked(text: str) -> None:
@@ -152,6 +251,14 @@ def test_a_secret_by_its_looks_is_masked(secret: str) -> None:
         "clients: {count: 4, tokens: 2000}",
         "router: API key",
         "chmod 0600 /etc/llamacpp-playground/api-key",
+        "--api-key-file /k --port 10103",
+        "docker run --user 10103:10103 x",
+        "PWD=/root",
+        "bypass = 1234",
+        'toolkit_key_url = "https://example.com/gpgkey"',
+        "watch_webhook_file: /etc/gb10/hook",
+        "https://example.com/org/name/resolve/c0ffee/model.gguf",
+        "tokens_per_second: 12.5",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gb10.faults import BadInput
-from gb10.record import events, files_by_stage, make, news, readable, text, wants
+from gb10.record import COUNTED, events, files_by_stage, make, news, readable, text, wants
 from gb10.revision import Revision
-from gb10.stages import chosen, stage, with_followers
+from gb10.stages import chosen, noted, stage, with_followers
 from tests.unit.boxes import box
 from tests.unit.drifted import REVISION, seen
 
@@ -40,6 +40,7 @@ def test_the_same_again_is_not_written() -> None:
         {"revision": Revision("c0ffee", True)},
         {"box": box(lane_pids_limit=2048)},
         {"box": box(notify_command=["logger"])},
+        {"box": box(drift_disk_percent=80)},
         {"seen": seen(BOX, **{"box: kernel": "7"})},
     ],
 )
@@ -65,13 +66,23 @@ def test_a_record_of_another_shape_counts_as_none(old: Any) -> None:
         (2, "one", 5, 3),
         (2, "one", 1, 1),  # the unit was started by hand: its counter began anew
         (2, "two", 0, 0),
+        (2, "two", 1, 1),
+        (2, "two", 2, 2),  # as many as there had been before the boot
         (2, "two", 3, 3),
-        (2, "two", 2, 0),  # a kernel that did not start anew under this system, as in a container
     ],
 )
 def test_events(before: int, boot: str, now: int, since: int) -> None:
-    record = {"boot": "one", "counters": {"oom_kills": before}}
-    assert events(record, {"boot": boot, "oom_kills": now}) == {"oom_kills": since}
+    kernel = {"one": 1000.0, "two": 5000.0}
+    record = {"boot": "one", "kernel": kernel["one"], "counters": dict.fromkeys(COUNTED, before)}
+    readings = {"boot": boot, "kernel": kernel[boot], **dict.fromkeys(COUNTED, now)}
+    assert events(record, readings) == dict.fromkeys(COUNTED, since)
+
+
+def test_a_kernel_that_did_not_start_anew_goes_on_counting() -> None:
+    """As of a system in a container, whose systemd does start anew. The clock may have been put right."""
+    record = {"boot": "one", "kernel": 1000.0, "counters": dict.fromkeys(COUNTED, 2)}
+    readings = {"boot": "two", "kernel": 1001.0, **dict.fromkeys(COUNTED, 2)}
+    assert events(record, readings) == {"oom_kills": 0, "restarts": 2}
 
 
 def test_no_secret_is_recorded() -> None:
@@ -91,9 +102,58 @@ def test_a_deploy_of_some_stages_records_those() -> None:
     assert record["wants"]["router"] == wants(newer)["router"]
     assert record["wants"]["toolkit"] == wants(BOX)["toolkit"] != wants(newer)["toolkit"]
     assert record["facts"]["toolkit: daemon.json"] == RECORD["facts"]["toolkit: daemon.json"]
-    assert record["facts"]["box: kernel"] == "7"
     pin = BOX.toolkit_files[1].path
     assert record["files"][pin] == RECORD["files"][pin]
+
+
+def partly(stages: list[str], noted: list[str], **readings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The record that a run of some stages makes on a box that has drifted meanwhile, and its readings."""
+    old = json.loads(text(RECORD, "then"))
+    after = {**seen(BOX, **{"box: kernel": "7", "box: firewall": []}), "record": old}
+    after["readings"] |= {"oom_kills": 2, "restarts": 3, **readings}
+    return make(BOX, REVISION, after, "ann@desk", stages, noted), after["readings"]
+
+
+@pytest.mark.parametrize("stages", [["router", "verify"], ["verify"], ["toolkit", "router", "verify"]])
+def test_a_run_of_some_stages_takes_no_note_of_what_nobody_was_shown(stages: list[str]) -> None:
+    record, readings = partly(stages, [])
+    assert record["facts"]["box: kernel"] == RECORD["facts"]["box: kernel"]
+    assert record["facts"]["box: firewall"] == RECORD["facts"]["box: firewall"]
+    assert events(record, readings) == {"oom_kills": 2, "restarts": 3}
+
+
+def test_what_was_shown_is_noted_and_nothing_else() -> None:
+    record, readings = partly(["verify"], ["box: kernel", "router: restarts"])
+    assert record["facts"]["box: kernel"] == "7"
+    assert record["facts"]["box: firewall"] == RECORD["facts"]["box: firewall"]
+    assert events(record, readings) == {"oom_kills": 2, "restarts": 0}
+
+
+def test_what_is_not_noted_counts_on_over_a_boot() -> None:
+    record, readings = partly(["verify"], [], boot="two", kernel=5e9)
+    assert events(record, readings) == {"oom_kills": 2, "restarts": 3}
+    assert events(record, {**readings, "oom_kills": 5, "restarts": 3}) == {"oom_kills": 5, "restarts": 3}
+
+
+def test_a_whole_deploy_takes_note_of_all() -> None:
+    answer = seen(BOX, **{"box: kernel": "7"})
+    answer["readings"]["oom_kills"] = 2
+    record = again(seen={**answer, "record": json.loads(text(RECORD, "then"))})
+    assert record["facts"]["box: kernel"] == "7"
+    assert events(record, answer["readings"])["oom_kills"] == 0
+    assert "oom_kills" in news(RECORD, record, answer["readings"])
+
+
+def test_a_count_that_is_not_noted_is_no_news() -> None:
+    record, readings = partly(["verify"], [])
+    assert news(RECORD, record, readings) == []
+
+
+def test_what_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GB10_NOTED", raising=False)
+    assert noted() == []
+    monkeypatch.setenv("GB10_NOTED", "box: OOM kills,box: kernel")
+    assert noted() == ["box: OOM kills", "box: kernel"]
 
 
 def test_which_stages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,9 @@ def model(name: str, state: str, **values: Any) -> dict[str, Any]:
             "tokens_per_second": None, "baseline": None, **values}  # fmt: skip
 
 
+NIGHT = {"found": None, "age_seconds": None, "deploy_age_seconds": 3600, "result": "success"}
+
+
 def said(**changes: Any) -> dict[str, Any]:
     status = {
         "state": "degraded", "since": "2026-01-01T00:00:00Z",
@@ -42,7 +46,7 @@ def said(**changes: Any) -> dict[str, Any]:
     return {
         "uptime_seconds": 200_000, "lane": UNIT, "watch": UNIT | {"restarts": 0}, "image": BOX.image,
         "memory": {"total": 122_070, "available": 60_000}, "status": status, "status_age_seconds": 3,
-        "router": None, **changes,
+        "router": None, "night": NIGHT, **changes,
     }  # fmt: skip
 
 
@@ -126,6 +130,8 @@ def test_the_probe_on_a_box_that_has_nothing(monkeypatch: pytest.MonkeyPatch) ->
     question = {
         "lane": "x",
         "status": "/nonexistent",
+        "drift": "/nonexistent",
+        "record": "/nonexistent",
         "programs": "/nonexistent",
         "lane_file": "/nonexistent",
     }
@@ -137,17 +143,45 @@ def test_the_probe_on_a_box_that_has_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert found["router"]
 
 
-def test_what_the_night_has_found() -> None:
-    item = {"item": "box: kernel", "was": "1", "is": "2"}
-    when = "2026-11-29 03:34:00 UTC"
-    for found, words in (
-        ({"state": "clean", "time": when, "reason": "", "items": []}, f"none on {when}"),
+WHEN = "2026-11-29 03:34:00 UTC"
+
+
+def found(state: str, reason: str = "", **more: Any) -> dict[str, Any]:
+    items = [{"item": "box: kernel", "was": "1", "is": "2"}] if state == "drift" else []
+    return {"state": state, "time": WHEN, "reason": reason, "items": items, **more}
+
+
+@pytest.mark.parametrize(
+    ("night", "words"),
+    [
+        ({}, "not looked at itself yet"),
+        ({"age_seconds": 60, "found": found("clean")}, f"none on {WHEN}"),
+        ({"age_seconds": 60, "found": found("drift")}, f"1 difference on {WHEN}: box: kernel"),
+        ({"age_seconds": 60, "found": found("drift", untold={})}, "notify_command did not take it"),
         (
-            {"state": "drift", "time": when, "reason": "", "items": [item]},
-            f"1 difference on {when}: box: kernel",
+            {"age_seconds": 60, "found": found("unknown", "no Docker")},
+            f"could not tell: no Docker (last look on {WHEN}",
         ),
-        ({"state": "unknown", "time": when, "reason": "no Docker", "items": []}, "could not tell"),
-        ({}, "could not tell"),
-    ):
-        assert words in screen(status_json(BOX, said(drift=found)), 200)
-    assert status_json(BOX, said())["drift"] is None
+        # An old "clean", one that a later look did not get round to replace, and none at all are none.
+        ({"age_seconds": 37 * 3600, "found": found("clean")}, "could not tell"),
+        ({"age_seconds": 60, "found": found("clean"), "result": "exit-code"}, "could not tell"),
+        ({"age_seconds": 60, "found": None}, "could not tell"),
+        ({"age_seconds": 60, "found": {}}, "could not tell"),
+        ({"result": "timeout"}, "gb10-drift.service ended with timeout"),
+        ({"deploy_age_seconds": 37 * 3600}, "not looked at itself for 37 h (gb10 drift)"),
+        ({"deploy_age_seconds": None}, "could not tell"),
+    ],
+)
+def test_what_the_night_has_found(night: dict[str, Any], words: str) -> None:
+    status = status_json(BOX, said(night={**NIGHT, **night}))
+    assert words in screen(status, 200)
+    assert status["drift"] is None or ("could not tell" in words) <= (status["drift"]["state"] == "unknown")
+
+
+def test_the_probe_finds_the_last_night(tmp_path: Path) -> None:
+    (tmp_path / "drift.json").write_text('{"state": "clean"}')
+    question = dict.fromkeys(("status", "programs", "lane_file", "record"), "/nonexistent")
+    night = box_status.main({"lane": "x", **question, "drift": str(tmp_path / "drift.json")})["night"]
+    assert isinstance(night, dict)
+    assert (night["found"], night["deploy_age_seconds"]) == ({"state": "clean"}, None)
+    assert night["age_seconds"] < 60

@@ -42,6 +42,14 @@ def object_of(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def age_of(path: str) -> int | None:
+    """Seconds since the file was written, None where there is none."""
+    try:
+        return max(0, round(time.time() - os.stat(path).st_mtime))
+    except OSError:
+        return None
+
+
 def unit_state(name: str) -> dict[str, object]:
     """``active``, ``enabled``, ``restarts`` and since how many seconds it is in its state (or None)."""
     wanted = "--property=ActiveState,UnitFileState,NRestarts,Result,StateChangeTimestampMonotonic"
@@ -83,9 +91,7 @@ def main(question: dict[str, Any]) -> dict[str, object]:
     lane = question["lane"]
     watch = unit_state("gb10-watch.service")
     status = object_of(question["status"])
-    age = None
-    if status is not None:
-        age = max(0, round(time.time() - os.stat(question["status"]).st_mtime))
+    age = None if status is None else age_of(question["status"])
     # A watch that has just looked has asked the router already.
     fresh = watch["active"] == "active" and age is not None and age < 60
     image = run("docker", "container", "inspect", "--format", "{{.Config.Image}}", lane)
@@ -97,7 +103,12 @@ def main(question: dict[str, Any]) -> dict[str, object]:
         "watch": watch,
         "status": status,
         "status_age_seconds": age,
-        "drift": object_of(question["drift"]) if question.get("drift") else None,
+        "night": {
+            "found": object_of(question["drift"]),
+            "age_seconds": age_of(question["drift"]),
+            "deploy_age_seconds": age_of(question["record"]),
+            "result": unit_state("gb10-drift.service")["result"],
+        },
         "router": None if fresh else asked_router(question["programs"], question["lane_file"]),
     }
 

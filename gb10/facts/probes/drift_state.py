@@ -142,6 +142,30 @@ def key_state(path: str) -> str:
     return f"{mode} {owner}{'' if there else ' empty'}{link}{target}" if mode else ""
 
 
+def age_of(path: str) -> float | None:
+    """Seconds since the file was written, None where there is none."""
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except OSError:
+        return None
+
+
+def age_since(monotonic: str) -> float | None:
+    """Seconds since a time that systemd gives in microseconds since boot, None for never."""
+    if not monotonic.isdigit() or monotonic == "0":
+        return None
+    return time.clock_gettime(time.CLOCK_MONOTONIC) - int(monotonic) / 1e6
+
+
+def stopped_by_watch(path: str) -> bool:
+    """True where the watch says that it has stopped the lane, since nothing else helped."""
+    try:
+        reasons = json.loads(content(path) or b"{}").get("reasons", [])
+        return any(reason["key"] == "lane.stopped" for reason in reasons)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
 def models_newer(models_dir: str, started_monotonic: str) -> bool:
     """True when a model file took another one's place after the service started: the router may hold what it
     read of that one. Both times are microseconds since boot."""
@@ -413,7 +437,10 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
             "driver": ["timeout", "20", "nvidia-smi"],
             "policy": ["apt-cache", "policy", *question["packages"]],
             "unit": ["systemctl", "show", f"--property={UNIT}", question["unit"]],
-            "timer": ["systemctl", "show", f"--property={UNIT}", "gb10-drift.timer"],
+            "timer": [
+                "systemctl", "show", f"--property={UNIT},ActiveEnterTimestampMonotonic", "gb10-drift.timer"
+            ],
+            "night": ["systemctl", "show", "--property=Result", "gb10-drift.service"],
             "units": ["systemctl", "list-units", "--all", "--plain", "--no-legend", "*vllm*"],
             "unit_files": ["systemctl", "list-unit-files", "--plain", "--no-legend", "*vllm*"],
             "sockets": ["ss", "-Hltnp"],
@@ -510,15 +537,23 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         "models_error": error,
         "readings": {
             "boot": (content("/proc/sys/kernel/random/boot_id") or b"").decode().strip(),
+            "kernel": time.time() - time.clock_gettime(time.CLOCK_BOOTTIME),
             "time": time.time(),
             "oom_kills": int(oom or 0),
             "restarts": int(unit.get("NRestarts") or 0),
+            "stopped_by_watch": stopped_by_watch(question.get("watch_status", "")),
             "disks": {path: disk_of(path) for path in question["disks"]},
             "reboot": sorted(set(reboot.decode().split()))
             if os.path.exists("/run/reboot-required")
             else None,
             "would_move": would_move(said["policy"]),
             "apt": failed.get("policy", ""),
+            "night": {
+                "unit": properties(said["night"]).get("Result", ""),
+                "result": age_of(question.get("night", "")),
+                "deploy": age_of(question["record"]),
+                "timer": age_since(timer.get("ActiveEnterTimestampMonotonic", "0")),
+            },
         },
         "record": record if isinstance(record, dict) else None,
         "record_state": file_state(question["record"]),
