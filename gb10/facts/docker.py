@@ -17,8 +17,8 @@ _LOOK = (
 
 
 class ImageState(FactBase[str]):
-    """``absent``, ``unproven`` (no proof of what is expected now is kept), ``moved`` (the proof is of another
-    image), ``proven``.
+    """``absent``, ``unproven`` (no proof of what is expected now is kept, or it is of another image),
+    ``proven``.
 
     ``absent`` also without Docker.
     """
@@ -37,9 +37,7 @@ class ImageState(FactBase[str]):
         proven = dict(line.split('"', 1) for line in lines if '"' in line)
         if not there.startswith("sha256:"):
             return "absent"
-        if "id" in proven and proven["id"] != there:
-            return "moved"
-        return "proven" if proven.get("expectation") == self.expectation and "id" in proven else "unproven"
+        return "proven" if proven == {"id": there, "expectation": self.expectation} else "unproven"
 
 
 def _list_command(program: str, description: str, *more: str) -> str:
