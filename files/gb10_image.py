@@ -163,14 +163,14 @@ def build(spec: dict[str, Any]) -> None:
     history = read_history(spec)
     if history:
         print(f"gb10: the last build took {history[-1]['seconds']:.0f} s", flush=True)
-    started = time.time()
+    started, clock = time.time(), time.monotonic()  # the time of day may be set meanwhile
     iid = folder / "image.id"
     # Its output is the job's: BuildKit's own words, with ninja's progress in them.
     command = ["docker", "build", "--progress=plain", f"--label={LABEL}={spec['image']}"]
     command += [f"--iidfile={iid}", str(folder / "context")]
     if subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode:
         raise ImageError("docker build failed")
-    seconds = time.time() - started
+    seconds = time.monotonic() - clock
     image = iid.read_text(encoding="ascii").strip()
     try:
         proof = proof_of(spec, image)
