@@ -113,6 +113,8 @@ def export(file: Path, tag: str | None, host_name: str | None, inventory: Path) 
     """
     if file.exists():
         raise BadInput([Fault(str(file), "is there already", "name another file, or remove it")])
+    if not file.parent.is_dir():
+        raise BadInput([Fault(str(file), f"there is no folder {file.parent}", "make it, or name another")])
     with connected(inventory, host_name) as host:
         name = _full_name(desired(host), tag)
         size = int(_line(host, f"docker image inspect --format '{{{{.Size}}}}' {shlex.quote(name)}"))

@@ -14,6 +14,7 @@ from pyinfra.api.exceptions import PyinfraError
 
 from gb10.commands import image
 from gb10.facts.docker import Generations, Images
+from gb10.faults import BadInput
 from tests.unit.boxes import FactHost, box
 
 GOLDEN = Path(__file__).with_name("golden") / "image"
@@ -56,6 +57,12 @@ def test_the_proof_of_another_image_is_not_shown(shown: Shown) -> None:
     assert done.output.endswith("not proven: the proof is of another image that had this name\n")
     done = shown([there(id="sha256:2")], "--json")
     assert (done.exit_code, json.loads(done.output)["proven"]) == (1, False)
+
+
+def test_an_export_into_no_folder_is_refused_before_anything(tmp_path: Path) -> None:
+    done = CliRunner().invoke(image.image, ["export", str(tmp_path / "no" / "x.tar")])
+    assert isinstance(done.exception, BadInput)
+    assert "there is no folder" in str(done.exception)
 
 
 def test_none_is_not_the_same_as_no_answer(shown: Shown) -> None:
