@@ -137,11 +137,12 @@ def back(lane: dict[str, Any], lane_path: str, to: str, unverified: bool, why: s
     folder = Path(lane["generations"])
     outcome = folder / OUTCOME
     with alone(folder) as waited:
-        if waited and not to:
+        if waited:
             # Asked again, over a new connection: another step back would be one too many.
             with contextlib.suppress(OSError, ValueError):
                 said: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
-                return said
+                if to in ("", said["image"], said["image"].rpartition(":")[2]):
+                    return said
         outcome.unlink(missing_ok=True)
         done = _back(lane, lane_path, to, unverified, why)
         with contextlib.suppress(OSError):

@@ -50,7 +50,7 @@ def image_table(images: Sequence[Mapping[str, Any]], box: Desired, known: Mappin
         right = heading in ("MB", "build")
         table.add_column(heading, justify="right" if right else "left", no_wrap=heading == "image")
     for image in images:
-        proof = image["proof"] or {}
+        proof = {} if unproven(image, box) else image["proof"]
         seconds = proof.get("seconds")
         table.add_row(
             image["image"],

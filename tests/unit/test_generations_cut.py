@@ -197,7 +197,10 @@ def test_a_deploy_that_answers_ends_it_too(lane: Lane, monkeypatch: pytest.Monke
     assert lane.listed()["current"] == 2
 
 
-def test_a_second_run_joins_the_first(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("first_to", "second_to"), [("", ""), ("", "x:2"), ("x:2", "2")])
+def test_a_second_run_joins_the_first(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch, first_to: str, second_to: str
+) -> None:
     folder = kept(lane, "x:1", "x:2", "x:3")
     begun, go_on = threading.Event(), threading.Event()
 
@@ -208,10 +211,10 @@ def test_a_second_run_joins_the_first(lane: Lane, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(gb10_router, "verify", verify)
     said: list[dict[str, Any]] = []
-    first = threading.Thread(target=lambda: said.append(lane.back()))
+    first = threading.Thread(target=lambda: said.append(lane.back(first_to)))
     first.start()
     assert begun.wait(30)
-    second = threading.Thread(target=lambda: said.append(lane.back()))
+    second = threading.Thread(target=lambda: said.append(lane.back(second_to)))
     second.start()
     second.join(0.3)
     assert second.is_alive()
