@@ -34,6 +34,7 @@ PROGRAMS = (
     "gb10_router.py",
     "gb10_fetch.py",
     "gb10_image.py",
+    "gb10_history.py",
     "gb10_generations.py",
     "gb10_drift.py",
     *watch_config.PROGRAMS,
