@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gb10_router as router
-import gb10_watch_signals as signals
+import gb10_watch_kernel as kernel
 from gb10_watch_eyes import Eyes, ask_hand
 from gb10_watch_judge import judge
 from gb10_watch_report import (
@@ -210,7 +210,7 @@ class Watch:
                 "interval_seconds": self.config["interval_seconds"],
             },
         }
-        told = document(now, verdict, self.config, signals.memory(), extra)
+        told = document(now, verdict, self.config, kernel.memory(), extra)
         run = self.config["run"]
         write_file(f"{run}/status.json", json.dumps(told) + "\n")
         write_file(f"{run}/gb10.prom", prometheus(now, verdict, self.config, self.counts))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import gb10_router as router
+import gb10_watch_kernel as kernel
 import gb10_watch_signals as signals
 from gb10_watch_state import Done, Model, Observation, Probe
 
@@ -98,7 +99,7 @@ class Eyes:
     ) -> None:
         self.config, self.lane, self.proc, self.sys = config, lane, proc, sys
         self.jobs = Jobs()
-        self.kernel = signals.KernelLog(config["kernel_log"])
+        self.kernel = kernel.KernelLog(config["kernel_log"])
         self.container, self.cgroup = "", ""
         self.children: dict[str, int] = {}
         self.probe: Probe | None = None
@@ -123,7 +124,7 @@ class Eyes:
         if unit.active == "active" and self.container and not busy:
             self._probe(at)
         # A child that was killed has gone: its name is known from the look before.
-        events = signals.kernel_events(self.kernel.lines(), {**before, **self.children})
+        events = kernel.kernel_events(self.kernel.lines(), {**before, **self.children})
         return Observation(
             at=at,
             unit=unit,
@@ -131,8 +132,8 @@ class Eyes:
             router_fault=fault,
             refusal=refusal,
             models=tuple(self._seen(model, at) for model in models),
-            available_mib=signals.memory(self.proc)["available"],
-            pressure_percent=signals.pressure_percent(self.proc),
+            available_mib=kernel.memory(self.proc)["available"],
+            pressure_percent=kernel.pressure_percent(self.proc),
             events=events,
             rivals=self._all_rivals(at),
             probe=self.probe,

@@ -21,9 +21,12 @@ SOCKET = "/run/gb10-watch-hand.socket"
 # What lies in the folder of the on-box programs for the watch, beside gb10_router.py.
 PROGRAMS = (
     "gb10_watch.py",
+    "gb10_watch_actions.py",
     "gb10_watch_eyes.py",
     "gb10_watch_hand.py",
     "gb10_watch_judge.py",
+    "gb10_watch_kernel.py",
+    "gb10_watch_reasons.py",
     "gb10_watch_report.py",
     "gb10_watch_signals.py",
     "gb10_watch_speed.py",

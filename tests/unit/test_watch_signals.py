@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gb10_router
+import gb10_watch_kernel as kernel
 import gb10_watch_signals as signals
 import pytest
 from gb10_watch_hand import judge_probe
@@ -340,17 +341,17 @@ def test_rivals_by_unit_and_by_name(tmp_path: Path) -> None:
 
 
 def test_memory(tmp_path: Path) -> None:
-    assert signals.memory(str(tmp_path)) == {"total": None, "available": None, "swap_used": None}
+    assert kernel.memory(str(tmp_path)) == {"total": None, "available": None, "swap_used": None}
     (tmp_path / "meminfo").write_text(
         "MemTotal:  125000000 kB\nMemAvailable:  8388608 kB\nSwapTotal: 4194304 kB\nSwapFree: 1048576 kB\n"
     )
-    assert signals.memory(str(tmp_path)) == {"total": 122070, "available": 8192, "swap_used": 3072}
-    assert signals.pressure_percent(str(tmp_path)) is None
+    assert kernel.memory(str(tmp_path)) == {"total": 122070, "available": 8192, "swap_used": 3072}
+    assert kernel.pressure_percent(str(tmp_path)) is None
     (tmp_path / "pressure").mkdir()
     (tmp_path / "pressure/memory").write_text(
         "some avg10=9.00 avg60=8.00 avg300=1.00 total=5\nfull avg10=7.00 avg60=6.50 avg300=0.10 total=4\n"
     )
-    assert signals.pressure_percent(str(tmp_path)) == 6.5
+    assert kernel.pressure_percent(str(tmp_path)) == 6.5
 
 
 def test_the_unit() -> None:
@@ -376,7 +377,7 @@ def test_kernel_events() -> None:
         "3,2,3,-;Memory cgroup out of memory: Killed process 5 (python3) total-vm:1kB",
         "6,2,3,-;NVRM: loading NVIDIA UNIX Open Kernel Module",
     ]  # fmt: skip
-    events = signals.kernel_events(lines, {"big": 77})
+    events = kernel.kernel_events(lines, {"big": 77})
     assert [(event.kind, event.pid) for event in events] == [("oom", 77), ("driver", 0), ("oom", 5)]
     assert events[0].text == "the kernel has killed model big (process 77) for want of memory"
     assert "Xid" in events[1].text
@@ -384,13 +385,13 @@ def test_kernel_events() -> None:
 
 
 def test_a_flood_in_the_kernels_log_has_a_bound() -> None:
-    assert len(signals.kernel_events([XID] * 10_000, {})) == 20
+    assert len(kernel.kernel_events([XID] * 10_000, {})) == 20
 
 
 def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.write_text("old\n")
-    log = signals.KernelLog(str(path))
+    log = kernel.KernelLog(str(path))
     assert list(log.lines()) == []
     with path.open("a") as file:
         file.write(f"{OOM}\n{XID}\n")
@@ -399,7 +400,7 @@ def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
 
 
 def test_a_kernel_log_that_is_not_there_is_found_when_it_comes(tmp_path: Path) -> None:
-    log = signals.KernelLog(str(tmp_path / "kmsg"))
+    log = kernel.KernelLog(str(tmp_path / "kmsg"))
     assert list(log.lines()) == []
     os.mkfifo(tmp_path / "kmsg")
     assert list(log.lines()) == []
