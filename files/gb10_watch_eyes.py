@@ -175,7 +175,7 @@ class Eyes:
             if waited < ROUTER_SECONDS:
                 return self._models, "", ""
             return (), f"nothing in {waited:.0f} s", ""
-        if isinstance(outcome.error, OSError):
+        if isinstance(outcome.error, (ConnectionError, TimeoutError)):
             return (), router.one_line(str(outcome.error)), ""
         if outcome.error is not None:
             return (), "", router.one_line(f"{outcome.error}")

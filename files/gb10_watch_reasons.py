@@ -52,7 +52,7 @@ def _lane_reasons(history: History, now: Observation, settings: Settings) -> Ite
         waited = HUNG_SECONDS if history.answered == unit.invocation else START_SECONDS
         yield Reason("router.silent", FAILED, f"the router does not answer: {now.router_fault}", waited)
     if unit.active == "active" and now.refusal:
-        yield Reason("router.refuses", DEGRADED, f"the router's answer is of no use: {now.refusal}", 15.0)
+        yield Reason("router.refuses", DEGRADED, f"nothing is known of the router: {now.refusal}", 15.0)
 
 
 def _accelerator_reasons(history: History, now: Observation) -> Iterator[Reason]:

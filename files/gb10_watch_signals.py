@@ -32,6 +32,10 @@ DEFERRED = "llamacpp:requests_deferred"
 _CONTAINER = re.compile(r"(?:docker[-/])([0-9a-f]{64})(?:\.scope)?$")
 
 
+class Unasked(Exception):
+    """The watch itself could not ask."""
+
+
 # -- the router ---------------------------------------------------------------------------------------
 
 
@@ -39,8 +43,21 @@ def router_models(lane: dict[str, Any], skip: frozenset[str] = frozenset()) -> t
     """The router's models, those that are loaded with their figures, as far as they come in time.
 
     ``skip`` are models that have not answered just now: they are not asked again at once. Raises
-    ``RouterError``, OSError where nothing answers.
+    ``RouterError``, `Unasked` where it could not be asked, ConnectionError or TimeoutError where nothing
+    answers.
     """
+    try:
+        return _router_models(lane, skip)
+    except (ConnectionError, TimeoutError, router.RouterError):
+        raise
+    except OSError as error:
+        # The key that is not there, no file left to open, no port, no name: of the router it says nothing.
+        at = lane["key_file"] if error.filename is not None else "the router"
+        what = "read the API key" if error.filename is not None else "ask it"
+        raise Unasked(f"the watch cannot {what} ({at}: {error.strerror or error})") from None
+
+
+def _router_models(lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, ...]:
     states = router.model_states(router.request(lane, "GET", "/models", timeout=MODELS_SECONDS))
     if len(states) > MOST_MODELS:
         raise router.RouterError(f"GET /models names {len(states)} models: is this llama.cpp?")

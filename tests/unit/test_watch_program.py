@@ -122,6 +122,41 @@ def test_a_key_that_is_refused(watch: program.Watch, tmp_path: Path) -> None:
     assert "401" in written(tmp_path)["router"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"), [("gone", "No such file"), ("folder", "Is a directory"), ("none", "an API key")]
+)
+def test_a_key_that_cannot_be_read_is_no_silence_of_the_router(
+    watch: program.Watch, tmp_path: Path, kind: str, words: str
+) -> None:
+    (tmp_path / "key").unlink()
+    if kind == "folder":
+        (tmp_path / "key").mkdir()
+    elif kind == "none":
+        (tmp_path / "key").write_text("")
+    for second in range(100):
+        watch.clock = lambda at=1000.0 + 5 * second: at  # type: ignore[misc]
+        verdict = watch.look()
+        assert not verdict.actions
+    assert [reason.key for reason in verdict.reasons if reason.key.startswith("router")] == ["router.refuses"]
+    assert words in written(tmp_path)["router"]
+    assert str(tmp_path / "key") in written(tmp_path)["router"]
+
+
+def test_a_watch_without_files_to_open_says_nothing_against_the_router(
+    watch: program.Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(program.router, "model_states", full)
+    for second in range(60):
+        watch.clock = lambda at=1000.0 + 5 * second: at  # type: ignore[misc]
+        verdict = watch.look()
+        assert not verdict.actions
+    assert "Too many open files" in written(tmp_path)["router"]
+    assert "router.silent" not in [reason.key for reason in verdict.reasons]
+
+
 def test_an_action_is_recorded_before_and_after(watch: program.Watch, tmp_path: Path) -> None:
     watch.history = replace(watch.history, restarts=0)
     crash = Unit(since=-1000.0, invocation="first", restarts=6)
