@@ -15,7 +15,11 @@ RECOVER_SECONDS = 60  # after a restart: a speed that has not come by then is no
 
 
 def proven(history: History, now: Observation) -> bool:
-    return history.proven == now.container or history.recovery is not None
+    """Whether the probe's "no" counts: it has succeeded in this container, or in the one before a restart by
+    the watch."""
+    if history.recovery is not None and history.recovery.proven:
+        return True
+    return bool(now.container) and history.proven == now.container
 
 
 def _lost(history: History, now: Observation) -> str:
@@ -57,6 +61,10 @@ def actions_of(history: History, now: Observation, settings: Settings) -> tuple[
 def _restart(
     history: History, now: Observation, settings: Settings, why: str
 ) -> tuple[History, tuple[Action, ...]]:
+    started = now.unit.active == "active" and now.at - now.unit.since < settings.settle_seconds
+    if started and history.recovery is None:
+        return history, ()  # by somebody else: a deploy, a person. Their work is not interrupted.
+    # Only those that have not helped: see `recovery_of`.
     attempts = len(history.attempts)
     if attempts:
         pause = settings.backoff_seconds * 2.0 ** (attempts - 1)
@@ -65,11 +73,11 @@ def _restart(
     if attempts >= settings.restarts_an_hour:
         text = f"{why}; {attempts} restarts in an hour have not helped"
         return replace(history, stopped=text, recovery=None), (Action("stop", text),)
-    started = now.unit.active == "active" and now.at - now.unit.since < settings.settle_seconds
-    if started and history.recovery is None:
-        return history, ()  # by somebody else: a deploy, a person. Their work is not interrupted.
     history = replace(
-        history, attempts=(*history.attempts, now.at), recovery=Recovery(now.at, why), waiting={}
+        history,
+        attempts=(*history.attempts, now.at),
+        recovery=Recovery(now.at, why, proven(history, now)),
+        waiting={},
     )
     return history, (Action("restart", why),)
 
@@ -80,7 +88,11 @@ def recovery_of(history: History, now: Observation, settings: Settings) -> tuple
     if recovery is None or now.busy or now.unit.active != "active" or now.unit.since < recovery.began:
         return history, ""
     probe = now.probe
-    if now.router_fault or probe is None or probe.answer != "yes" or probe.at < now.unit.since:
+    if now.router_fault or now.refusal or probe is None or probe.at < now.unit.since:
+        return history, ""
+    # A probe that did not succeed before either is no witness against the restart.
+    witness = probe.answer == "yes"
+    if not witness and recovery.proven:
         return history, ""
     loaded = [model for model in now.models if model.loaded]
     if any(model.state == "loading" or (model.loaded and model.holder == "") for model in now.models):
@@ -97,8 +109,13 @@ def recovery_of(history: History, now: Observation, settings: Settings) -> tuple
         + " tok/s"
         for name, figure in known
     )
-    text = f"the lane is back on its accelerator after {now.at - recovery.began:.0f} s"
-    return replace(history, recovery=None), f"{text}; {shown}" if shown else f"{text}; no speed is known yet"
+    what = "the lane is back on its accelerator" if witness else "the lane answers again"
+    text = f"{what} after {now.at - recovery.began:.0f} s"
+    if not witness:
+        text += f" (the probe did not succeed before either: {probe.text})"
+    # It has helped: a later loss is another one.
+    history = replace(history, recovery=None, attempts=())
+    return history, f"{text}; {shown}" if shown else f"{text}; no speed is known yet"
 
 
 def unload_candidate(history: History, now: Observation) -> str | None:

@@ -17,11 +17,13 @@ from gb10_watch_state import HEALTHY, RANK, History, Observation, Raised, Reason
 
 HOLD_SECONDS = 600  # how long an event (an OOM kill, a driver error) is a reason
 HOUR = 3600
+OWN_START_SECONDS = 15  # after a crash: the start that follows is systemd's own
 
 
 def judge(history: History, now: Observation, settings: Settings) -> Verdict:
     """One step. The same input gives the same output."""
     history = _remember(history, now, settings)
+    history, given_up = _others_work(history, now)
     found = {reason.key: reason for reason in reasons_of(history, now, settings)}
     history = _raise(history, found, now, settings)
     history, recovered = recovery_of(history, now, settings)
@@ -31,7 +33,7 @@ def judge(history: History, now: Observation, settings: Settings) -> Verdict:
         sorted((r.reason for r in history.raised.values()), key=lambda r: (-RANK[r.state], r.key))
     )
     state = max((reason.state for reason in reasons), key=RANK.__getitem__, default=HEALTHY)
-    return Verdict(history, state, reasons, actions, canaries, recovered)
+    return Verdict(history, state, reasons, actions, canaries, recovered or given_up)
 
 
 # -- memory of what was seen ------------------------------------------------------------------------
@@ -70,6 +72,34 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
         proven=proven,
         speeds=remembered_speeds(history.speeds, now, settings),
     )
+
+
+def _others_work(history: History, now: Observation) -> tuple[History, str]:
+    """A start or a clean stop by somebody else: what the watch had begun is over, and its count too.
+
+    The text is what became of a restart by the watch of which nothing was known yet.
+    """
+    if now.busy:
+        return history, ""  # what changes meanwhile may be the action's
+    unit, before = now.unit, history
+    history = replace(history, invocation=unit.invocation or history.invocation)
+    if history.recovery is not None and any(done.kind == "restart" for done in now.done):
+        history = replace(history, recovery=replace(history.recovery, ended=True))
+    if unit.active == "inactive" and unit.result == "success" and not history.stopped:
+        return _let_go(history, "somebody has stopped the lane")
+    if not before.invocation or unit.invocation in ("", before.invocation) or now.done:
+        return history, ""
+    if before.recovery is not None and not before.recovery.ended:
+        # The watch itself was started anew while its restart went on.
+        return replace(history, recovery=replace(before.recovery, ended=True)), ""
+    if history.crashes and now.at - history.crashes[-1] < OWN_START_SECONDS:
+        return history, ""
+    return _let_go(history, "somebody else has started the lane")
+
+
+def _let_go(history: History, text: str) -> tuple[History, str]:
+    pending = history.recovery is not None
+    return replace(history, recovery=None, attempts=()), text if pending else ""
 
 
 def _raise(history: History, found: Mapping[str, Reason], now: Observation, settings: Settings) -> History:

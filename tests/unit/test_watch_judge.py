@@ -394,3 +394,92 @@ def test_a_model_of_which_nothing_is_known_is_no_reason() -> None:
     lane = Lane()
     lane.models = (Model("never", "unloaded"), Model("odd", "downloading"))
     assert lane.see_for(60).state == HEALTHY
+
+
+# -- beside other people's work -------------------------------------------------------------------------
+
+
+def _recovering(lane: Lane) -> None:
+    _lost_and_restarted(lane)
+    lane.change(pid=99, holder="it")
+    lane.see()
+    assert "lane.recovering" in keys(lane.verdicts[-1])
+
+
+def test_a_lane_that_somebody_stops_during_a_recovery_stays_stopped(lane: Lane) -> None:
+    _recovering(lane)
+    first = len(lane.verdicts)
+    lane.unit = replace(lane.unit, active="deactivating")
+    lane.see(models=(), probe=None)
+    lane.unit = replace(lane.unit, active="inactive")
+    verdict = lane.see(models=(), probe=None)
+    assert verdict.recovered == "somebody has stopped the lane", "the record says what became of it"
+    after = lane.see_for(600, models=(), probe=None)
+    assert not any(kinds(verdict) for verdict in lane.verdicts[first:])
+    assert keys(after) == ["lane.down"]
+
+
+def test_who_starts_the_lane_after_the_watchs_stop_begins_anew(lane: Lane) -> None:
+    lane.change(holder="")
+    for number in range(3):
+        lane.until(acts("restart"))
+        lane.restarted(invocation=f"try {number}", container=f"{number}" * 64)
+    lane.until(acts("stop"))
+    lane.unit = replace(lane.unit, active="inactive")
+    lane.see_for(300, models=(), probe=None)
+    first = len(lane.verdicts)
+    lane.restarted(invocation="person", container="e" * 64)
+    assert 55 <= lane.until(lambda verdict: bool(verdict.actions)) <= 65
+    assert kinds(lane.verdicts[-1]) == ["restart"], "and not the stop again"
+    assert all(verdict.state != FAILED for verdict in lane.verdicts[first + 4 :])
+
+
+def test_a_start_by_a_deploy_during_a_recovery_is_left_alone(lane: Lane) -> None:
+    _recovering(lane)
+    lane.change(holder="")
+    lane.restarted(invocation="deploy", container="e" * 64)
+    assert lane.see().recovered == "somebody else has started the lane"
+    assert not any(verdict.actions for verdict in [lane.see() for _ in range(9)])
+
+
+def test_a_start_by_systemd_itself_is_nobodys_work(lane: Lane) -> None:
+    _recovering(lane)
+    lane.restarted(invocation="crash", container="e" * 64, restarts=1)
+    lane.see()
+    assert lane.history.attempts
+    assert lane.history.recovery is not None
+
+
+def test_restarts_that_helped_do_not_count(lane: Lane) -> None:
+    for number in range(6):
+        lane.change(holder="")
+        lane.until(acts("restart"))
+        lane.restarted(invocation=str(number), container=str(number) * 64)
+        lane.change(holder="it", pid=100 + number)
+        lane.until(lambda verdict: bool(verdict.recovered), limit=200)
+        lane.see_for(400)
+    assert [kind for verdict in lane.verdicts for kind in kinds(verdict)] == ["restart"] * 6
+
+
+def test_a_probe_that_never_worked_stops_nothing_after_a_restart_for_another_reason() -> None:
+    lane = Lane()
+    lane.probe = "no"
+    lane.see_for(300)
+    lane.until(acts("restart"), models=(), router_fault="nothing in 9 s")
+    lane.see(busy=True, models=(), probe=None)
+    lane.restarted()
+    lane.see(done=(Done("restart", ""),))
+    lane.until(lambda verdict: bool(verdict.recovered), limit=200)
+    assert "the lane answers again" in lane.verdicts[-1].recovered
+    assert "did not succeed before either" in lane.verdicts[-1].recovered
+    assert "accelerator" not in lane.verdicts[-1].recovered
+    lane.see_for(1200)
+    assert [kind for verdict in lane.verdicts for kind in kinds(verdict)] == ["restart"]
+
+
+def test_a_probe_that_worked_before_counts_through_all_restarts(lane: Lane) -> None:
+    lane.probe = "no"
+    for number in range(3):
+        lane.until(acts("restart"))
+        lane.restarted(invocation=str(number), container=str(number) * 64)
+    lane.until(acts("stop"))
