@@ -48,6 +48,10 @@ class Jobs:
         thread = self._threads.get(name)
         return thread is not None and thread.is_alive()
 
+    def pending(self, name: str) -> bool:
+        """True from its start until its outcome has been taken."""
+        return name in self._threads
+
     def start(self, name: str, work: Callable[[], Any]) -> None:
         """Begin ``work``; nothing while the last one of that name is at it."""
         if self.running(name):
@@ -108,19 +112,24 @@ class Eyes:
         self._skip: dict[str, float] = {}
         self._rivals: tuple[str, ...] = ()
         self._users: dict[int, str] = {}
+        self._users_fault = ""  # why it is not known who uses the accelerator
         self._gone: dict[str, str] = {}
         self._asked = 0.0  # when the router was
         self._models: tuple[Model, ...] = ()  # what it last said, without figures
 
     def look(self, at: float) -> Observation:
         """One observation at the time ``at``."""
+        # Before the unit is read: its state is then one of after the action.
+        done = self._done()
         unit = signals.unit_of(f"{self.lane['lane']}.service")
         models, fault, refusal = self._router(at) if unit.active == "active" else ((), "", "")
-        self._find_container()
+        if self._find_container():
+            # Looking for it took a while: the start of the unit that it belongs to.
+            unit = signals.unit_of(f"{self.lane['lane']}.service")
         before = dict(self.children)
         self.children = signals.children_of(self.cgroup, self.proc, self.sys) if self.cgroup else {}
-        done = self._done()
-        busy = self.jobs.running("action")
+        # Until its outcome is told, too.
+        busy = self.jobs.pending("action")
         if unit.active == "active" and self.container and not busy:
             self._probe(at)
         # A child that was killed has gone: its name is known from the look before.
@@ -141,6 +150,7 @@ class Eyes:
             asking=frozenset(self.canaries) if self.jobs.running("canary") else frozenset(),
             busy=busy,
             done=done,
+            blind=self._blind(),
         )
 
     def due(self, what: str, at: float, seconds: float) -> bool:
@@ -186,12 +196,15 @@ class Eyes:
                 self._skip[model.name] = at + SKIP_SECONDS
         return models, "", ""
 
-    def _find_container(self) -> None:
+    def _find_container(self) -> bool:
+        """True when another one was found, or none any more."""
+        before = self.container
         if not signals.container_alive(self.cgroup, self.sys):
             self.container, self.cgroup = signals.find_container(self.lane["presets"], self.proc)
             # What was seen in another container is nothing, and the new one is looked at now.
             self.probe, self._due["probe"] = None, 0.0
             self._models = ()
+        return self.container != before
 
     def _seen(self, model: Model, at: float) -> Model:
         if self.due("files", at, FILES_SECONDS):
@@ -228,13 +241,24 @@ class Eyes:
             )
         if config["processes"]["command"]:
             outcome = self.jobs.outcome("processes")
-            if outcome is not None and outcome.error is None and outcome.value.get("answer") == "yes":
-                self._users = signals.accelerator_users(
-                    str(outcome.value.get("text", "")), config["processes"]["allowed"]
-                )
+            if outcome is not None:
+                self._take_users(outcome)
             if not self.jobs.running("action") and self.due("processes", at, config["processes"]["seconds"]):
                 self.jobs.start("processes", lambda: ask_hand(config["socket"], "processes", 30))
         return (*self._rivals, *signals.accelerator_rivals(self._users, self.cgroup, self.proc))
+
+    def _take_users(self, outcome: Outcome) -> None:
+        value = outcome.value if outcome.error is None else {}
+        text = str(value.get("text", ""))
+        if value.get("answer") == "yes":
+            self._users_fault = ""
+            self._users = signals.accelerator_users(text, self.config["processes"]["allowed"])
+        else:
+            self._users_fault = router.one_line(text or str(outcome.error or "no answer"))
+
+    def _blind(self) -> dict[str, str]:
+        found = {"the kernel's log": self.kernel.fault, "who is on the GPU": self._users_fault}
+        return {what: why for what, why in found.items() if why}
 
     def _canaries(self) -> dict[str, float]:
         outcome = self.jobs.outcome("canary")

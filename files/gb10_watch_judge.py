@@ -42,9 +42,14 @@ def judge(history: History, now: Observation, settings: Settings) -> Verdict:
 def _remember(history: History, now: Observation, settings: Settings) -> History:
     unit = now.unit
     crashes = tuple(at for at in history.crashes if now.at - at < HOUR)
+    restarts = history.restarts if unit.active == "unknown" else unit.restarts
     # What happened before the first look may be days old: it is not counted.
-    if history.restarts is not None and unit.restarts > history.restarts:
-        crashes += (now.at,) * (unit.restarts - history.restarts)
+    if history.restarts is not None and restarts is not None:
+        # A start by hand begins a new count.
+        since = history.restarts if restarts >= history.restarts else 0
+        crashes += (now.at,) * (restarts - since)
+    if _other_container(history, now):
+        crashes += (now.at,)
     died = frozenset(model.name for model in now.models if model.failed)
     deaths = {
         name: tuple(at for at in times if now.at - at < DEATH_SECONDS)
@@ -63,7 +68,8 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
     return replace(
         history,
         crashes=crashes,
-        restarts=unit.restarts,
+        restarts=restarts,
+        container=now.container or history.container,
         deaths={name: times for name, times in deaths.items() if times},
         dead=died if now.models else history.dead,
         attempts=tuple(at for at in history.attempts if now.at - at < HOUR),
@@ -72,6 +78,13 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
         proven=proven,
         speeds=remembered_speeds(history.speeds, now, settings),
     )
+
+
+def _other_container(history: History, now: Observation) -> bool:
+    """Another container in the same start of the unit: nobody has asked for it."""
+    same_start = now.unit.active == "active" and now.unit.invocation == history.invocation != ""
+    other = now.container != history.container and bool(now.container and history.container)
+    return same_start and other and not now.busy
 
 
 def _others_work(history: History, now: Observation) -> tuple[History, str]:

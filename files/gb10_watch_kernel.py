@@ -41,14 +41,16 @@ class KernelLog:
     def __init__(self, path: str) -> None:
         self.path = path
         self.file = -1
+        self.fault = ""  # why it cannot be read
         self.open()
 
     def open(self) -> None:
         try:
             self.file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self.file, 0, os.SEEK_END)
-        except OSError:
-            self.file = -1
+            self.fault = ""
+        except OSError as error:
+            self.file, self.fault = -1, f"{self.path}: {error.strerror}"
 
     def lines(self) -> Iterator[str]:
         """What has come since the last call; nothing where the log cannot be read."""
@@ -61,9 +63,9 @@ class KernelLog:
                 return
             except BrokenPipeError:
                 continue  # the kernel has overwritten lines that nobody has read
-            except OSError:
+            except OSError as error:
                 os.close(self.file)
-                self.file = -1
+                self.file, self.fault = -1, f"{self.path}: {error.strerror}"
                 return
             if not record:
                 return

@@ -17,6 +17,9 @@ SILENT_SECONDS = 300  # a model that gives no figures: a long prompt may keep it
 START_SECONDS = 180  # a unit that has just started
 BLIND_SECONDS = 60
 SWAPPED_MIB = 256
+CRASHED_SECONDS = 600  # how long a crash is a reason
+# Besides these a unit may be activating, deactivating, reloading and more: it does not serve then.
+SETTLED = ("active", "inactive", "failed", "unknown")
 
 
 def reasons_of(history: History, now: Observation, settings: Settings) -> Iterator[Reason]:
@@ -27,6 +30,8 @@ def reasons_of(history: History, now: Observation, settings: Settings) -> Iterat
         for model in now.models:
             yield from _model_reasons(history, model, settings)
     yield from _memory_reasons(history, now, settings)
+    for what, why in _blind(now, settings).items():
+        yield Reason(f"watch.blind:{what}", DEGRADED, f"the watch cannot see {what}: {why}", BLIND_SECONDS)
     for event in now.events:
         yield Reason(f"{event.kind}:{event.text[:40]}", DEGRADED, event.text)
     for rival in now.rivals:
@@ -43,16 +48,51 @@ def _lane_reasons(history: History, now: Observation, settings: Settings) -> Ite
         yield Reason("lane.failed", FAILED, f"the unit has failed ({unit.result}): its journal says why")
     elif unit.active == "inactive":
         yield Reason("lane.down", FAILED, "the unit is stopped", settings.settle_seconds)
+    elif unit.active not in SETTLED:
+        text = f"the unit has been {unit.active} for long: it does not serve"
+        yield Reason("lane.starting", FAILED, text, _start_seconds(settings))
     if history.recovery is not None:
         text = f"restarted by the watch ({history.recovery.why}): whether it helped is not known yet"
         yield Reason("lane.recovering", DEGRADED, text)
     if len(history.crashes) >= settings.crash_restarts:
         yield Reason("lane.crashing", FAILED, f"the unit has crashed {len(history.crashes)} times in an hour")
+    elif history.crashes and now.at - history.crashes[-1] < CRASHED_SECONDS:
+        count = len(history.crashes)
+        text = f"the unit has crashed {count} time{'s' * (count > 1)} in an hour: its journal says why"
+        yield Reason("lane.crashed", DEGRADED, text)
     if unit.active == "active" and now.router_fault:
+        if history.answered != unit.invocation:
+            text = f"the router does not answer yet: {now.router_fault}"
+            yield Reason("router.starting", FAILED, text, _start_seconds(settings))
         waited = HUNG_SECONDS if history.answered == unit.invocation else START_SECONDS
         yield Reason("router.silent", FAILED, f"the router does not answer: {now.router_fault}", waited)
     if unit.active == "active" and now.refusal:
         yield Reason("router.refuses", DEGRADED, f"nothing is known of the router: {now.refusal}", 15.0)
+
+
+def _start_seconds(settings: Settings) -> float:
+    return max(BLIND_SECONDS, settings.settle_seconds, settings.start_seconds)
+
+
+def _blind(now: Observation, settings: Settings) -> dict[str, str]:
+    """What gives no answer, and why: nothing that is not seen is sound."""
+    blind = dict(now.blind)
+    if now.unit.active == "unknown":
+        blind["the unit"] = "systemd does not answer"
+    if now.available_mib is None:
+        blind["memory"] = "/proc/meminfo says nothing"
+    if now.pressure_percent is None:
+        blind["memory pressure"] = "/proc/pressure/memory says nothing"
+    if now.unit.active != "active" or now.busy:
+        return blind
+    probe = now.probe
+    if not now.container:
+        blind["the container"] = "the unit is active, and no router runs in a container"
+    elif probe is None or probe.at < now.unit.since:
+        blind["the accelerator"] = "the probe has not answered"
+    elif now.at - probe.at > max(settings.probe_seconds, BLIND_SECONDS) + BLIND_SECONDS:
+        blind["the accelerator"] = f"the probe has last answered {now.at - probe.at:.0f} s ago"
+    return blind
 
 
 def _accelerator_reasons(history: History, now: Observation) -> Iterator[Reason]:

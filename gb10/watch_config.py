@@ -87,6 +87,8 @@ def watch_config(
             "crash_restarts": data.watch_crash_restarts,
             "settle_seconds": data.watch_settle_seconds,
             "clear_seconds": data.watch_clear_seconds,
+            "start_seconds": data.accelerator_wait_seconds,
+            "probe_seconds": data.watch_probe_seconds,
         },
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gb10_watch_state import DEGRADED, FAILED, HEALTHY, Action, Done, Event, Model, Probe, Verdict
+from gb10_watch_state import DEGRADED, FAILED, HEALTHY, Action, Done, Event, Model, Probe, Unit, Verdict
 
 from tests.unit.watching import LOADED, UNIT, Lane, keys, kinds
 
@@ -483,3 +483,101 @@ def test_a_probe_that_worked_before_counts_through_all_restarts(lane: Lane) -> N
         lane.until(acts("restart"))
         lane.restarted(invocation=str(number), container=str(number) * 64)
     lane.until(acts("stop"))
+
+
+# -- nothing that does not serve, or is not seen, is healthy ----------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["activating", "deactivating", "reloading", "maintenance", "refreshing"])
+def test_a_unit_that_does_not_get_on_is_said(lane: Lane, state: str) -> None:
+    lane.unit = replace(lane.unit, active=state)
+    assert 55 <= lane.until(raised("lane.starting"), models=(), probe=None) <= 70
+    assert lane.verdicts[-1].state == FAILED
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_a_start_may_take_as_long_as_the_gate_waits() -> None:
+    lane = Lane(start_seconds=90)
+    lane.see_for(30)
+    lane.unit = replace(lane.unit, active="activating")
+    assert lane.see_for(90, models=(), probe=None).state == HEALTHY
+    assert lane.until(raised("lane.starting"), models=(), probe=None) <= 15
+
+
+def test_a_router_that_never_listened_is_said_before_it_is_restarted(lane: Lane) -> None:
+    lane.restarted()
+    assert 55 <= lane.until(raised("router.starting"), models=(), router_fault="refused") <= 70
+    assert lane.verdicts[-1].state == FAILED
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("what", "seen"),
+    [
+        ("the unit", {"unit": Unit(active="unknown"), "models": (), "probe": None}),
+        ("the container", {"container": "", "models": (), "probe": None}),
+        ("the accelerator", {"models": (), "probe": None}),
+        ("memory", {"available_mib": None}),
+        ("memory pressure", {"pressure_percent": None}),
+        ("the kernel's log", {"blind": {"the kernel's log": "/dev/kmsg: Operation not permitted"}}),
+    ],
+)
+def test_what_cannot_be_seen_is_said_after_a_minute(lane: Lane, what: str, seen: dict[str, object]) -> None:
+    assert lane.see_for(55, **seen).state == HEALTHY
+    assert lane.until(raised(f"watch.blind:{what}"), **seen) <= 15
+    assert lane.verdicts[-1].state == DEGRADED
+    assert not any(verdict.actions for verdict in lane.verdicts)
+    assert lane.until(lambda verdict: verdict.state == HEALTHY) <= 20
+
+
+def test_a_probe_that_answers_no_more_is_said(lane: Lane) -> None:
+    old = Probe(lane.at, "yes", "GPU 0")
+    assert lane.see_for(120, probe=old).state == HEALTHY
+    assert lane.until(raised("watch.blind:the accelerator"), probe=old) <= 75
+
+
+def test_a_systemd_that_does_not_answer_for_once_is_no_crash(lane: Lane) -> None:
+    lane.unit = replace(lane.unit, restarts=7)
+    lane.see_for(700)
+    before = len(lane.history.crashes)
+    lane.see(unit=Unit(active="unknown"), models=(), probe=None)
+    lane.see()
+    assert len(lane.history.crashes) == before
+
+
+# -- a crash --------------------------------------------------------------------------------------------
+
+
+def test_a_crash_now_and_then_is_said_each_time(lane: Lane) -> None:
+    for count in range(1, 9):
+        lane.restarted(invocation=f"crash {count}", container=f"{count}" * 64, restarts=count)
+        verdict = lane.see(models=(), router_fault="refused", probe=None)
+        assert keys(verdict) == ["lane.crashed"]
+        assert verdict.state == DEGRADED
+        assert f"crashed {min(count, 5)} time" in verdict.reasons[0].text
+        assert lane.see_for(590).state == DEGRADED
+        assert lane.see_for(190).state == HEALTHY
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_a_crash_right_after_a_start_by_hand_is_counted(lane: Lane) -> None:
+    lane.unit = replace(lane.unit, restarts=3)
+    lane.see_for(1500)
+    lane.restarted(restarts=1)
+    lane.see()
+    assert len(lane.history.crashes) == 4
+
+
+def test_another_container_in_the_same_start_is_a_crash(lane: Lane) -> None:
+    lane.container = "d" * 64
+    assert keys(lane.see()) == ["lane.crashed"]
+    assert len(lane.history.crashes) == 1
+    lane.see_for(30)
+    assert len(lane.history.crashes) == 1
+
+
+def test_a_crash_loop_with_a_long_gate_is_never_green(lane: Lane) -> None:
+    for count in range(1, 6):
+        lane.unit = replace(lane.unit, active="activating", restarts=count)
+        lane.see_for(90, models=(), probe=None)
+    assert HEALTHY not in {verdict.state for verdict in lane.verdicts[-90:]}
