@@ -136,6 +136,7 @@ class Watch:
             self._begin(action, now, verdict)
         if verdict.canaries:
             self.eyes.ask_canaries(verdict.canaries)
+        self.eyes.fully = verdict.ask_fully
         self._tell(now, verdict)
         return verdict
 

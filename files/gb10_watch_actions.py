@@ -11,15 +11,33 @@ from gb10_watch_state import Action, History, Observation, Recovery, Settings
 
 IDLE_SECONDS = 10  # before a model may be unloaded
 UNLOAD_PAUSE_SECONDS = 20  # what an unload gives back must be seen before the next
+FULL_SECONDS = 600
 RECOVER_SECONDS = 60  # after a restart: a speed that has not come by then is not waited for
 
 
 def proven(history: History, now: Observation) -> bool:
     """Whether the probe's "no" counts: it has succeeded in this container, or in the one before a restart by
-    the watch."""
+    the watch. llama.cpp's own always does: the lane was only started because it had said yes."""
+    return _proven(history, now) or (now.probe is not None and now.probe.full)
+
+
+def _proven(history: History, now: Observation) -> bool:
     if history.recovery is not None and history.recovery.proven:
         return True
     return bool(now.container) and history.proven == now.container
+
+
+def asks_fully(history: History, now: Observation) -> bool:
+    """Whether the next probe should be llama.cpp's own list of devices: it knows more than the driver's tool,
+    and takes half a second and half a GiB for a moment."""
+    probe = now.probe
+    if history.recovery is not None or (probe is not None and probe.full and probe.answer != "yes"):
+        return True
+    if now.unit.active != "active" or now.busy or now.router_fault or now.refusal:
+        return False
+    # A loaded model shows by itself that it holds the accelerator.
+    unloaded = all(model.state == "unloaded" for model in now.models)
+    return unloaded and now.at - history.full >= FULL_SECONDS and "memory.reserve" not in history.raised
 
 
 def _lost(history: History, now: Observation) -> str:
@@ -76,7 +94,7 @@ def _restart(
     history = replace(
         history,
         attempts=(*history.attempts, now.at),
-        recovery=Recovery(now.at, why, proven(history, now)),
+        recovery=Recovery(now.at, why, _proven(history, now)),
         waiting={},
     )
     return history, (Action("restart", why),)
@@ -92,7 +110,7 @@ def recovery_of(history: History, now: Observation, settings: Settings) -> tuple
         return history, ""
     # A probe that did not succeed before either is no witness against the restart.
     witness = probe.answer == "yes"
-    if not witness and recovery.proven:
+    if not probe.full or (not witness and (probe.answer == "no" or recovery.proven)):
         return history, ""
     loaded = [model for model in now.models if model.loaded]
     if any(model.state == "loading" or (model.loaded and model.holder == "") for model in now.models):

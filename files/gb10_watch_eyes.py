@@ -107,7 +107,9 @@ class Eyes:
         self.container, self.cgroup = "", ""
         self.children: dict[str, int] = {}
         self.probe: Probe | None = None
+        self.fully = False  # whether the next probe asks llama.cpp itself
         self.canaries: tuple[str, ...] = ()
+        self._full = False  # whether the one under way does
         self._due: dict[str, float] = {}
         self._skip: dict[str, float] = {}
         self._rivals: tuple[str, ...] = ()
@@ -218,8 +220,9 @@ class Eyes:
 
     def _probe(self, at: float) -> None:
         if not self.jobs.running("probe") and at >= self._due.get("probe", 0.0):
-            self._due["probe asked"] = at
-            self.jobs.start("probe", lambda: ask_hand(self.config["socket"], "probe", 40))
+            self._due["probe asked"], self._full = at, self.fully
+            verb = "devices" if self._full else "probe"
+            self.jobs.start("probe", lambda: ask_hand(self.config["socket"], verb, 40))
         # It is quick as a rule; one that takes longer is collected by a later look.
         outcome = self.jobs.outcome("probe", PROBE_SECONDS)
         if outcome is not None:
@@ -228,7 +231,7 @@ class Eyes:
             answer, text = value.get("answer"), router.one_line(str(value.get("text", "")))
             if answer not in ("yes", "no"):
                 answer, text = "unknown", text or router.one_line(str(outcome.error))
-            self.probe = Probe(asked, answer, text)
+            self.probe = Probe(asked, answer, text, self._full)
             # What hangs is left alone for a while.
             pause = UNKNOWN_SECONDS if answer == "unknown" else self.config["probe"]["seconds"]
             self._due["probe"] = asked + pause

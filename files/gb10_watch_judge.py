@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gb10_watch_actions import actions_of, recovery_of
+from gb10_watch_actions import actions_of, asks_fully, recovery_of
 from gb10_watch_reasons import DEATH_SECONDS, reasons_of
 from gb10_watch_speed import canaries_wanted, remembered_speeds
 from gb10_watch_state import HEALTHY, RANK, History, Observation, Raised, Reason, Settings, Verdict
@@ -33,7 +33,8 @@ def judge(history: History, now: Observation, settings: Settings) -> Verdict:
         sorted((r.reason for r in history.raised.values()), key=lambda r: (-RANK[r.state], r.key))
     )
     state = max((reason.state for reason in reasons), key=RANK.__getitem__, default=HEALTHY)
-    return Verdict(history, state, reasons, actions, canaries, recovered or given_up)
+    fully = asks_fully(history, now)
+    return Verdict(history, state, reasons, actions, canaries, recovered or given_up, fully)
 
 
 # -- memory of what was seen ------------------------------------------------------------------------
@@ -63,7 +64,8 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
             stopped = ""  # somebody has started it again
         if not now.router_fault:
             answered = unit.invocation
-    if now.probe is not None and now.probe.answer == "yes" and now.probe.at >= unit.since:
+    probe = now.probe
+    if probe is not None and probe.answer == "yes" and not probe.full and probe.at >= unit.since:
         proven = now.container or proven
     return replace(
         history,
@@ -76,6 +78,7 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
         stopped=stopped,
         answered=answered,
         proven=proven,
+        full=probe.at if probe is not None and probe.full else history.full,
         speeds=remembered_speeds(history.speeds, now, settings),
     )
 

@@ -452,6 +452,7 @@ class Desired:
             "folder": watch_config.watch_folder(data),
             "webhook_file": data.watch_webhook_file,
             "socket": watch_config.SOCKET,
+            "hand_run": watch_config.HAND_RUN,
         }
         return {unit: render(f"{unit}.j2", **values) for unit in watch_config.UNITS}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,6 +19,7 @@ USER_FILE = "/etc/sysusers.d/gb10-watch.conf"
 RUN = "/run/gb10-watch"
 STATUS = f"{RUN}/status.json"
 SOCKET = "/run/gb10-watch-hand.socket"
+HAND_RUN = "gb10-watch-hand"  # below /run, root's
 # What lies in the folder of the on-box programs for the watch, beside gb10_router.py.
 PROGRAMS = (
     "gb10_watch.py",
@@ -57,6 +59,12 @@ def watch_config(
             "expect": data.watch_probe_expect,
             "seconds": data.watch_probe_seconds,
         },
+        # llama.cpp's own word: the driver's tool does not need all that CUDA needs.
+        "devices": {
+            "command": ["llama-server", "--list-devices"],
+            "expect": rf"(?m)^\s*{re.escape(data.accelerator_device)}: ",
+        },
+        "restarts_file": f"/run/{HAND_RUN}/restarts.json",
         "processes": {
             "command": list(data.watch_processes),
             "allowed": list(data.watch_processes_allowed),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gb10_watch import settings_of
+from gb10_watch_hand import judge_probe
 
 from gb10 import watch_config
 from gb10.facts.files import PathReport
@@ -136,6 +139,38 @@ def test_the_watch_has_the_least_rights() -> None:
     assert "IPAddressDeny=any\n" in text
     assert "LoadCredential" not in text
     assert "CapabilityBoundingSet=\n" in unit(watch_kernel_log="/run/kernel.log")
+
+
+def test_the_probe_opens_what_cuda_opens(tmp_path: Path) -> None:
+    # nvidia-smi answers as if nothing were wrong without it, and cuInit fails.
+    (shell, option, script) = BOX.data.watch_probe
+    assert "/dev/nvidia-uvm" in script
+    assert script.endswith("nvidia-smi -L")
+    node, tool = tmp_path / "nvidia-uvm", tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho GPU 0: NVIDIA GB10\n")
+    tool.chmod(0o755)
+    line = [
+        shell,
+        option,
+        script.replace("/dev/nvidia-uvm", str(node / "uvm")).replace("nvidia-smi", str(tool)),
+    ]
+    lost = subprocess.run(line, capture_output=True, text=True, check=False)
+    said = judge_probe(lost.returncode, lost.stdout + lost.stderr, BOX.data.watch_probe_expect)
+    assert said["answer"] == "no"
+    node.mkdir()
+    (node / "uvm").touch()
+    there = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert judge_probe(there.returncode, there.stdout, BOX.data.watch_probe_expect)["answer"] == "yes"
+
+
+def test_the_hand_keeps_its_count_in_a_folder_of_root() -> None:
+    (text,) = [placed.content for placed in BOX.watch_files if placed.path.endswith(HAND)]
+    assert "RuntimeDirectory=gb10-watch-hand\nRuntimeDirectoryMode=0700\n" in text
+    assert "RuntimeDirectoryPreserve=yes\n" in text
+    config = json.loads(BOX.watch_files[0].content)
+    assert config["restarts_file"] == "/run/gb10-watch-hand/restarts.json"
+    assert re.search(config["devices"]["expect"], "Available devices:\n  CUDA0: NVIDIA GB10 (1 MiB)")
+    assert not re.search(config["devices"]["expect"], "Available devices:\n  CUDA01: x\n  (none)")
 
 
 def test_with_a_webhook_it_may_reach_out_and_the_url_stays_roots() -> None:

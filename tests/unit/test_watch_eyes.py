@@ -10,7 +10,7 @@ from typing import Any
 import gb10_watch_eyes as eyes
 import gb10_watch_signals as signals
 import pytest
-from gb10_watch_state import Done, Observation, Unit
+from gb10_watch_state import Done, Observation, Probe, Unit
 
 from gb10.watch_config import watch_config
 from tests.unit.boxes import box
@@ -141,6 +141,15 @@ def test_an_action_that_broke_is_told(looking: eyes.Eyes) -> None:
         time.sleep(0.01)
     (done,) = looking.look(1000.0).done
     assert "division" in done.error
+
+
+def test_llama_cpps_own_list_is_asked_when_it_is_wanted(looking: eyes.Eyes, hand: Hand) -> None:
+    assert look_for(looking, 5).probe == Probe(1000.0, "yes", "GPU 0")
+    looking.fully = True
+    assert looking.look(1010.0).probe == Probe(1010.0, "yes", "GPU 0", full=True)
+    looking.fully = False
+    assert looking.look(1020.0).probe == Probe(1020.0, "yes", "GPU 0")
+    assert [verb for verb in hand.asked if verb != "processes"] == ["probe", "devices", "probe"]
 
 
 def test_what_gives_no_answer_is_named(looking: eyes.Eyes, hand: Hand, tmp_path: Path) -> None:

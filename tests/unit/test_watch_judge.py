@@ -461,20 +461,61 @@ def test_restarts_that_helped_do_not_count(lane: Lane) -> None:
     assert [kind for verdict in lane.verdicts for kind in kinds(verdict)] == ["restart"] * 6
 
 
-def test_a_probe_that_never_worked_stops_nothing_after_a_restart_for_another_reason() -> None:
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [("yes", "the lane is back on its accelerator"), ("unknown", "the probe did not succeed before either")],
+)
+def test_a_probe_that_never_worked_stops_nothing_after_a_restart_for_another_reason(
+    devices: str, words: str
+) -> None:
     lane = Lane()
-    lane.probe = "no"
+    lane.probe, lane.devices = "no", devices
     lane.see_for(300)
     lane.until(acts("restart"), models=(), router_fault="nothing in 9 s")
     lane.see(busy=True, models=(), probe=None)
     lane.restarted()
-    lane.see(done=(Done("restart", ""),))
+    lane.see(done=(Done("restart", ""),), probe=None)
     lane.until(lambda verdict: bool(verdict.recovered), limit=200)
-    assert "the lane answers again" in lane.verdicts[-1].recovered
-    assert "did not succeed before either" in lane.verdicts[-1].recovered
-    assert "accelerator" not in lane.verdicts[-1].recovered
+    assert words in lane.verdicts[-1].recovered
     lane.see_for(1200)
     assert [kind for verdict in lane.verdicts for kind in kinds(verdict)] == ["restart"]
+
+
+# -- llama.cpp's own list of devices --------------------------------------------------------------------
+
+
+def test_it_is_asked_while_nothing_is_loaded_and_at_a_slow_rhythm(lane: Lane) -> None:
+    assert not any(verdict.ask_fully for verdict in lane.verdicts), "a loaded model shows it by itself"
+    lane.models = (Model("fast", "unloaded"),)
+    first = len(lane.verdicts)
+    lane.see_for(3600)
+    assert 5 <= sum(verdict.ask_fully for verdict in lane.verdicts[first:]) <= 7
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_it_sees_a_loss_that_the_drivers_tool_does_not(lane: Lane) -> None:
+    lane.models, lane.devices = (Model("fast", "unloaded"),), "no"
+    lane.until(acts("restart"), limit=620)
+    assert keys(lane.verdicts[-1]) == ["accelerator.new"]
+
+
+def test_its_no_stands_until_it_says_yes(lane: Lane) -> None:
+    lane.settings = replace(lane.settings, actions=frozenset())
+    lane.models, lane.devices = (Model("fast", "unloaded"),), "no"
+    lane.until(raised("accelerator.new"), limit=620)
+    lane.models = (LOADED,)
+    assert {lane.see().state for _ in range(60)} == {DEGRADED}, "and no tool's yes hides it"
+    lane.devices = "yes"
+    assert lane.until(lambda verdict: verdict.state == HEALTHY) <= 20
+    assert not lane.verdicts[-1].ask_fully
+
+
+def test_a_restart_has_helped_only_once_it_says_so(lane: Lane) -> None:
+    lane.devices = "no"
+    _lost_and_restarted(lane)
+    lane.change(pid=99, holder="it")
+    lane.until(acts("restart"), limit=200)
+    assert not any(verdict.recovered for verdict in lane.verdicts)
 
 
 def test_a_probe_that_worked_before_counts_through_all_restarts(lane: Lane) -> None:

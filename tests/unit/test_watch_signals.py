@@ -254,15 +254,61 @@ def test_probes_on_a_real_gpu(file: str, expect: str, answer: str) -> None:
     assert judge_probe(int(status.split()[0]), output, expect)["answer"] == answer
 
 
-def test_a_probe_that_found_no_container_knows_nothing() -> None:
-    for words in (
-        "Error response from daemon: No such container: llamacpp-playground",
-        "Error response from daemon: container 4f1d is not running",
-        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
-    ):
-        assert judge_probe(1, words, "GPU 0: ")["answer"] == "unknown"
-    assert judge_probe(None, "docker has not ended after 15 s", "GPU 0: ")["answer"] == "unknown"
-    assert judge_probe(0, "", "GPU 0: ")["answer"] == "no"
+@pytest.mark.parametrize(
+    ("status", "output"),
+    [
+        (1, "Error response from daemon: No such container: llamacpp-playground"),
+        (1, "Error response from daemon: container 4f1d is not running"),
+        (
+            1,
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is it running?",
+        ),
+        (1, 'error during connect: Post "http://%2Fvar%2Frun%2Fdocker.sock/v1.45/exec": EOF'),
+        (1, "permission denied while trying to connect to the Docker daemon socket"),
+        (
+            1,
+            "Error response from daemon: failed to create task: mkdir /run/x: no space left on device",
+        ),
+        (1, "OCI runtime exec failed: exec failed: cannot exec in a stopped container: unknown"),
+        (
+            126,
+            "OCI runtime exec failed: fork/exec /proc/self/fd/6: resource temporarily unavailable",
+        ),
+        (127, 'OCI runtime exec failed: exec: "nvidia-smi": executable file not found in $PATH: unknown'),
+        (127, "sh: 1: nvidia-smi: not found"),
+        (126, "sh: 1: nvidia-smi: Permission denied"),
+        (125, "docker: something"),
+        (137, ""),
+        (137, "GPU"),
+        (139, "GPU"),
+        (1, ""),
+        (0, ""),
+        (None, "docker has not ended after 15 s"),
+    ],
+)
+def test_a_probe_that_did_not_run_knows_nothing(status: int | None, output: str) -> None:
+    found = judge_probe(status, output, "GPU 0: ")
+    assert found["answer"] == "unknown"
+    assert found["text"]
+
+
+@pytest.mark.parametrize(
+    ("status", "output"),
+    [
+        (255, "Unable to determine the device handle for GPU0: 0000:01:00.0: GPU is lost"),
+        (255, "Failed to initialize NVML: Unknown Error"),
+        (4, "Failed to initialize NVML: Insufficient Permissions"),
+        (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
+        (2, "sh: 1: cannot open /dev/nvidia-uvm: Operation not permitted"),
+        (0, "No devices found"),
+        (
+            127,
+            "nvidia-smi: error while loading shared libraries: libcuda.so.1: cannot open shared object file",
+        ),
+    ],
+)
+def test_a_probe_that_ran_and_found_nothing_says_no(status: int, output: str) -> None:
+    assert judge_probe(status, output, "GPU 0: ")["answer"] == "no"
 
 
 def test_who_holds_memory_of_a_real_gpu(tmp_path: Path) -> None:
