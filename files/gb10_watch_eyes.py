@@ -124,6 +124,9 @@ class Eyes:
         # Before the unit is read: its state is then one of after the action.
         done = self._done()
         unit = signals.unit_of(f"{self.lane['lane']}.service")
+        # Before the counters are read: what a canary has made is then in them.
+        canaries = self._canaries()
+        asking = frozenset(self.canaries) if self.jobs.pending("canary") else frozenset()
         models, fault, refusal = self._router(at) if unit.active == "active" else ((), "", "")
         if self._find_container():
             # Looking for it took a while: the start of the unit that it belongs to.
@@ -148,8 +151,8 @@ class Eyes:
             events=events,
             rivals=self._all_rivals(at),
             probe=self.probe,
-            canaries=self._canaries(),
-            asking=frozenset(self.canaries) if self.jobs.running("canary") else frozenset(),
+            canaries=canaries,
+            asking=asking,
             busy=busy,
             done=done,
             blind=self._blind(),

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gb10_watch_actions import actions_of, asks_fully, recovery_of
+from gb10_watch_canary import canaries_wanted
 from gb10_watch_reasons import DEATH_SECONDS, reasons_of
-from gb10_watch_speed import canaries_wanted, remembered_speeds
+from gb10_watch_speed import remembered_speeds
 from gb10_watch_state import HEALTHY, RANK, History, Observation, Raised, Reason, Settings, Verdict
 
 HOLD_SECONDS = 600  # how long an event (an OOM kill, a driver error) is a reason

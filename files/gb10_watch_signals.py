@@ -29,6 +29,8 @@ TOKENS = "llamacpp:tokens_predicted_total"
 SECONDS = "llamacpp:tokens_predicted_seconds_total"
 PROCESSING = "llamacpp:requests_processing"
 DEFERRED = "llamacpp:requests_deferred"
+DECODES = "llamacpp:n_decode_total"
+GUESSED = "llamacpp:spec_decode_num_accepted_tokens_total"
 _CONTAINER = re.compile(r"(?:docker[-/])([0-9a-f]{64})(?:\.scope)?$")
 
 
@@ -80,24 +82,23 @@ def _router_models(lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, .
                 tokens=figures.get(TOKENS),
                 seconds=figures.get(SECONDS),
                 requests=requests,
+                decodes=figures.get(DECODES),
+                guessed=figures.get(GUESSED, 0.0),
             )
         )
     # The counters move when an answer ends; one that is long and alone shows its speed before.
     if sum(model.requests or 0 for model in models) == 1:
-        models = [
-            replace(model, answer=_answer(lane, model.name, until)) if model.requests else model
-            for model in models
-        ]
+        models = [_written(lane, model, until) if model.requests else model for model in models]
     return tuple(models)
 
 
-def _answer(lane: dict[str, Any], model: str, until: float) -> tuple[int, int] | None:
-    query = urllib.parse.urlencode({"model": model, "autoload": "false"})
+def _written(lane: dict[str, Any], model: Model, until: float) -> Model:
+    query = urllib.parse.urlencode({"model": model.name, "autoload": "false"})
     try:
         slots = router.request(lane, "GET", f"/slots?{query}", timeout=_left(until))
     except (router.RouterError, OSError):
-        return None  # not served, or busy
-    return read_answer(slots)
+        return model  # not served, or busy
+    return replace(model, answer=read_answer(slots), depth=read_depth(slots))
 
 
 def read_answer(slots: Any) -> tuple[int, int] | None:
@@ -114,6 +115,14 @@ def read_answer(slots: Any) -> tuple[int, int] | None:
     return (task, tokens) if tokens > 0 else None
 
 
+def read_depth(slots: Any) -> int | None:
+    """Tokens of the longest sequence that is worked on, its prompt among them; None for any other shape."""
+    try:
+        return max(int(slot["n_prompt_tokens"]) for slot in slots if slot["is_processing"])
+    except (LookupError, TypeError, ValueError, OverflowError):
+        return None
+
+
 def _left(until: float) -> float:
     return max(LEAST_SECONDS, until - time.monotonic())
 
@@ -125,12 +134,12 @@ def _metrics(lane: dict[str, Any], model: str, until: float) -> str:
 
 
 def read_metrics(text: str) -> dict[str, float]:
-    """The four figures that the watch needs out of a text in Prometheus' format. What is no number is left
+    """The six figures that the watch needs out of a text in Prometheus' format. What is no number is left
     out, and so is what is negative or without end."""
     figures = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
-        if name in (TOKENS, SECONDS, PROCESSING, DEFERRED):
+        if name in (TOKENS, SECONDS, PROCESSING, DEFERRED, DECODES, GUESSED):
             try:
                 number = float(value)
             except ValueError:

@@ -24,6 +24,7 @@ HAND_RUN = "gb10-watch-hand"  # below /run, root's
 PROGRAMS = (
     "gb10_watch.py",
     "gb10_watch_actions.py",
+    "gb10_watch_canary.py",
     "gb10_watch_eyes.py",
     "gb10_watch_hand.py",
     "gb10_watch_judge.py",

@@ -52,6 +52,7 @@ def test_recorded_answers(router: Router, lane: dict[str, Any]) -> None:
     ).encode()
     found = {model.name: model for model in signals.router_models(lane)}
     assert found["tiny-b"].tokens == 640.0
+    assert found["tiny-b"].decodes == 0.0
     assert found["tiny-b"].requests == 0
     assert found["tiny-a"].tokens is None
 
@@ -467,6 +468,7 @@ def test_one_answer_alone_is_followed(router: Router, lane: dict[str, Any]) -> N
     router.answers[metrics_line("big")] = BUSY
     router.answers["GET /slots?model=big&autoload=false"] = [slot]
     assert [model.answer for model in signals.router_models(lane)] == [(129, 17), None]
+    assert [model.depth for model in signals.router_models(lane)] == [slot["n_prompt_tokens"], None]
 
 
 def test_an_idle_or_a_crowded_lane_is_not_asked_for_its_slots(router: Router, lane: dict[str, Any]) -> None:
@@ -485,6 +487,7 @@ def test_an_idle_or_a_crowded_lane_is_not_asked_for_its_slots(router: Router, la
 )  # fmt: skip
 def test_slots_that_tell_nothing(slots: Any) -> None:
     assert signals.read_answer(slots) is None
+    assert signals.read_depth(slots) is None
 
 
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
