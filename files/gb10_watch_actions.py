@@ -17,8 +17,9 @@ RECOVER_SECONDS = 60  # after a restart: a speed that has not come by then is no
 
 def proven(history: History, now: Observation) -> bool:
     """Whether the probe's "no" counts: it has succeeded in this container, or in the one before a restart by
-    the watch. llama.cpp's own always does: the lane was only started because it had said yes."""
-    return _proven(history, now) or (now.probe is not None and now.probe.full)
+    the watch. For llama.cpp's own list the driver's tool is proof enough: it needs less."""
+    full = now.probe is not None and now.probe.full
+    return _proven(history, now) or (full and bool(now.container) and history.proven_full == now.container)
 
 
 def _proven(history: History, now: Observation) -> bool:
@@ -110,7 +111,7 @@ def recovery_of(history: History, now: Observation, settings: Settings) -> tuple
         return history, ""
     # A probe that did not succeed before either is no witness against the restart.
     witness = probe.answer == "yes"
-    if not probe.full or (not witness and (probe.answer == "no" or recovery.proven)):
+    if not probe.full or (not witness and proven(history, now)):
         return history, ""
     loaded = [model for model in now.models if model.loaded]
     if any(model.state == "loading" or (model.loaded and model.holder == "") for model in now.models):

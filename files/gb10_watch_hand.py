@@ -42,7 +42,9 @@ MOST_CONNECTIONS = 16
 _NOT_THE_PROBE = re.compile(
     r"OCI runtime|Error response from daemon|error during connect|Cannot connect to the Docker|rpc error"
     r"|No such container|permission denied while trying to connect"
-    r"|context (?:deadline|canceled)|unable to upgrade to",
+    r"|context (?:deadline|canceled)|unable to upgrade to"
+    # And this says nothing of the accelerator.
+    r"|out of memory",
     re.IGNORECASE,
 )
 # The probe's program was found, and the driver's library was not.

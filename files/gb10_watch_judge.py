@@ -66,8 +66,9 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
         if not now.router_fault:
             answered = unit.invocation
     probe = now.probe
-    if probe is not None and probe.answer == "yes" and not probe.full and probe.at >= unit.since:
-        proven = now.container or proven
+    full = history.proven_full
+    if probe is not None and probe.answer == "yes" and probe.at >= unit.since and now.container:
+        proven, full = (proven, now.container) if probe.full else (now.container, full)
     return replace(
         history,
         crashes=crashes,
@@ -79,6 +80,7 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
         stopped=stopped,
         answered=answered,
         proven=proven,
+        proven_full=full,
         full=probe.at if probe is not None and probe.full else history.full,
         speeds=remembered_speeds(history.speeds, now, settings),
     )

@@ -214,6 +214,7 @@ class History:
     container: str = ""
     full: float = float("-inf")  # when llama.cpp itself was last asked for the accelerator
     proven: str = ""  # the container in which the probe has succeeded
+    proven_full: str = ""  # and the one in which llama.cpp has listed the accelerator
     unloaded: float = float("-inf")  # when the watch last unloaded a model
 
 

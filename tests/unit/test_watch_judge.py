@@ -463,7 +463,11 @@ def test_restarts_that_helped_do_not_count(lane: Lane) -> None:
 
 @pytest.mark.parametrize(
     ("devices", "words"),
-    [("yes", "the lane is back on its accelerator"), ("unknown", "the probe did not succeed before either")],
+    [
+        ("yes", "the lane is back on its accelerator"),
+        ("unknown", "the probe did not succeed before either"),
+        ("no", "the probe did not succeed before either"),
+    ],
 )
 def test_a_probe_that_never_worked_stops_nothing_after_a_restart_for_another_reason(
     devices: str, words: str

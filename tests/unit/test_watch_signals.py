@@ -279,6 +279,7 @@ def test_probes_on_a_real_gpu(file: str, expect: str, answer: str) -> None:
         (127, "sh: 1: nvidia-smi: not found"),
         (126, "sh: 1: nvidia-smi: Permission denied"),
         (125, "docker: something"),
+        (0, "ggml_cuda_init: failed to initialize CUDA: out of memory\nAvailable devices:\n  (none)"),
         (137, ""),
         (137, "GPU"),
         (139, "GPU"),
