@@ -25,6 +25,7 @@ MODELS_SECONDS = 3.0
 FIGURES_SECONDS = 4.0
 LEAST_SECONDS = 0.3
 MOST_MODELS = 500
+NAME_LENGTH = 200
 TOKENS = "llamacpp:tokens_predicted_total"
 SECONDS = "llamacpp:tokens_predicted_seconds_total"
 PROCESSING = "llamacpp:requests_processing"
@@ -65,9 +66,11 @@ def _router_models(lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, .
         raise router.RouterError(f"GET /models names {len(states)} models: is this llama.cpp?")
     models = []
     until = time.monotonic() + FIGURES_SECONDS
-    for name, (state, failed) in states.items():
+    for called, (state, failed) in states.items():
+        name = clean(called)
         figures: dict[str, float] = {}
-        if state == "loaded" and name not in skip:
+        # What is no name of ours is shown, and not asked.
+        if state == "loaded" and name not in skip and name == called:
             # One that is busy, or on its way out, gives none: the next look tells.
             with contextlib.suppress(router.RouterError, OSError):
                 figures = read_metrics(_metrics(lane, name, until))
@@ -77,7 +80,7 @@ def _router_models(lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, .
         models.append(
             Model(
                 name,
-                state,
+                clean(state),
                 failed,
                 tokens=figures.get(TOKENS),
                 seconds=figures.get(SECONDS),
@@ -90,6 +93,11 @@ def _router_models(lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, .
     if sum(model.requests or 0 for model in models) == 1:
         models = [_written(lane, model, until) if model.requests else model for model in models]
     return tuple(models)
+
+
+def clean(name: str) -> str:
+    """A name as it may stand in a journal, a file and a message to systemd."""
+    return router.one_line(name)[:NAME_LENGTH] or "?"
 
 
 def _written(lane: dict[str, Any], model: Model, until: float) -> Model:
@@ -254,7 +262,7 @@ def children_of(cgroup: str, proc: str = "/proc", sys: str = "/sys") -> dict[str
         # docker-init and the router itself have no alias.
         if "--alias" in arguments[:-1]:
             alias = arguments[arguments.index("--alias") + 1]
-            found[alias.partition(",")[0]] = int(line)
+            found[clean(alias.partition(",")[0])] = int(line)
     return found
 
 

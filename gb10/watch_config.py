@@ -29,6 +29,7 @@ PROGRAMS = (
     "gb10_watch_hand.py",
     "gb10_watch_judge.py",
     "gb10_watch_kernel.py",
+    "gb10_watch_memory.py",
     "gb10_watch_reasons.py",
     "gb10_watch_report.py",
     "gb10_watch_signals.py",

@@ -20,7 +20,8 @@ import gb10_watch_eyes as eyes
 import gb10_watch_report as report
 import gb10_watch_signals as signals
 import pytest
-from gb10_watch_state import History, Observation, Recovery, Unit, Verdict
+from gb10_watch_memory import Told, remembered, to_remember
+from gb10_watch_state import History, Observation, Raised, Reason, Recovery, Unit, Verdict
 
 from gb10.rendering import TOP
 from gb10.watch_config import watch_config
@@ -157,6 +158,33 @@ def test_a_watch_without_files_to_open_says_nothing_against_the_router(
     assert "router.silent" not in [reason.key for reason in verdict.reasons]
 
 
+@pytest.mark.parametrize(
+    "name", ["x\\ud800", "x\\nMAINPID=1\\nWATCHDOG=trigger\\n<0>y", "\\x1b[2Jx", "a" * 5000, ""]
+)
+def test_a_hostile_name_is_only_a_name(
+    watch: program.Watch,
+    router: Router,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    failed = {"id": name, "status": {"value": "unloaded\n\ud800", "failed": True}}
+    loaded = {"id": name + "2", "status": {"value": "loaded"}}
+    router.answers["GET /models"] = {"data": [failed, loaded]}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        assert watch.look().state == "degraded"
+        lines = heard.recv(65536).decode().splitlines()
+    assert [line.partition("=")[0] for line in lines] == ["READY", "WATCHDOG", "STATUS"]
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 1
+    assert said.rstrip("\n").isprintable()
+    assert len(written(tmp_path)["models"][0]["name"]) <= 200
+    assert (tmp_path / "gb10.prom").read_text().isascii()
+
+
 def test_an_action_is_recorded_before_and_after(watch: program.Watch, tmp_path: Path) -> None:
     watch.history = replace(watch.history, restarts=0)
     crash = Unit(since=-1000.0, invocation="first", restarts=6)
@@ -207,18 +235,59 @@ def test_how_often_it_has_acted_outlives_a_restart(tmp_path: Path) -> None:
         restarts=4,
         stopped="why",
         proven="c",
-        recovery=Recovery(2.0, "w"),
+        proven_full="c",
+        invocation="i",
+        answered="i",
+        container="c",
+        recovery=Recovery(2.0, "w", proven=True, ended=True),
+        raised={"oom:x": Raised(Reason("oom:x", "degraded", "killed"), 1.0, 2.0)},
     )
+    told = Told("degraded", "2026-01-01T00:00:00Z", frozenset({"oom:x"}))
     path = tmp_path / "state.json"
-    path.write_text(program.to_remember(history))
-    assert program.remembered(str(path)) == history
+    path.write_text(to_remember(history, told))
+    assert remembered(str(path)) == (history, told)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"attempts": 5}', '{"attempts": ["x"]}'])
 def test_a_memory_that_is_none_is_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
-    assert program.remembered(str(tmp_path / "state.json")) == History()
-    assert program.remembered(str(tmp_path / "not-there")) == History()
+    assert remembered(str(tmp_path / "state.json")) == (History(), None)
+    assert remembered(str(tmp_path / "not-there")) == (History(), None)
+
+
+def test_a_memory_of_another_shape_is_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(
+        to_remember(History(), Told("healthy", "", frozenset())).replace('"raised": {}', '"raised": []')
+    )
+    assert remembered(str(path)) == (History(), None)
+
+
+def test_a_state_that_nobody_knows_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(to_remember(History(), Told("healthy", "", frozenset())).replace("healthy", "splendid"))
+    assert remembered(str(path)) == (History(), None)
+
+
+def test_what_was_told_is_not_told_again_after_a_restart(
+    watch: program.Watch, router: Router, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    watch.clock = lambda: 1000.0
+    failed = {"id": "big", "status": {"value": "unloaded", "failed": True}}
+    router.answers["GET /models"] = {"data": [failed]}
+    assert watch.look().state == "degraded"
+    since = written(tmp_path)["since"]
+    assert "healthy -> degraded" in capsys.readouterr().out
+    again = program.Watch(watch.config, watch.lane, lambda: 1005.0)
+    again.since = again.since.replace("T", " ")
+    assert again.look().state == "degraded"
+    assert capsys.readouterr().out == ""
+    assert written(tmp_path)["since"] == since.replace("T", " ")
+    # One that has gone meanwhile is told too.
+    router.answers["GET /models"] = states(big="unloaded")
+    later = program.Watch(watch.config, watch.lane, lambda: 1030.0)
+    assert later.look().state == "healthy"
+    assert "degraded -> healthy" in capsys.readouterr().out
 
 
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
