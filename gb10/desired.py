@@ -451,6 +451,7 @@ class Desired:
             "kernel_log": data.watch_kernel_log,
             "folder": watch_config.watch_folder(data),
             "webhook_file": data.watch_webhook_file,
+            "notify_command": list(data.notify_command),
             "socket": watch_config.SOCKET,
             "hand_run": watch_config.HAND_RUN,
         }

@@ -110,7 +110,7 @@ def _models(status: Mapping[str, Any]) -> Table:
         speed, baseline = model["tokens_per_second"], model["baseline"]
         share = f"{100 * speed / baseline:.0f}" if speed is not None and baseline else ""
         table.add_row(
-            model["name"],
+            Text(model["name"]),
             _state(model),
             "" if speed is None else f"{speed:.1f}",
             "" if baseline is None else f"{baseline:.1f}",
@@ -136,5 +136,5 @@ def _actions(status: Mapping[str, Any]) -> list[RenderableType]:
     for action in status["actions"]:
         what = f"{action.get('action', '?')} {action.get('target', '')}".strip()
         text = action["result"] if "result" in action else f"begun: {action.get('reason', '')}"
-        table.add_row(str(action.get("at", "")), what, Text(str(text)))
+        table.add_row(Text(str(action.get("at", ""))), Text(what), Text(str(text)))
     return [Text("last actions"), table]

@@ -68,6 +68,18 @@ def test_a_watched_box() -> None:
         assert words in text, words
 
 
+@pytest.mark.parametrize("name", ["a[/]b", "model [q4_k_m] x", "[link=file:///x]y", "[red]"])
+def test_brackets_in_a_name_are_brackets(name: str) -> None:
+    answer = said()
+    answer["status"]["models"] = [model(name, f"loaded {name}")]
+    answer["status"]["reasons"] = [{"text": f"{name} died"}]
+    answer["status"]["actions"] = [{"at": name, "action": "unload", "target": name, "result": name}]
+    answer["status"]["probe"] = {"answer": "no", "text": name}
+    answer["image"] = f"image:{name}"
+    text = screen(status_json(BOX, answer | {"router": {"error": name}}), 300)
+    assert text.count(name) == 9
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_one_screen(width: int) -> None:
     lines = screen(status_json(BOX, said()), width).splitlines()

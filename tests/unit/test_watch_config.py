@@ -179,6 +179,12 @@ def test_with_a_webhook_it_may_reach_out_and_the_url_stays_roots() -> None:
     assert "IPAddressDeny" not in text
 
 
+def test_a_command_that_is_told_may_reach_out_too() -> None:
+    text = unit(notify_command=["mail", "me"])
+    assert "IPAddressDeny" not in text
+    assert "LoadCredential" not in text
+
+
 def test_any_change_is_another_description() -> None:
     assert BOX.watch_description in unit()
     others = [{"watch_slow_ratio": 0.4}, {"lane_port": 10104}, {"watch_webhook_file": "/etc/gb10/webhook"}]
