@@ -86,6 +86,7 @@ class Watch:
         # What has been told already is not told again.
         self.state, self.since, self.keys = told or Told(HEALTHY, clock_text(), frozenset())
         self.counts = {"restart": 0, "stop": 0, "unload": 0}
+        self.stale: frozenset[str] = frozenset()
         self.looks, self.began = 0, clock_text()
         self._kept = ""
 
@@ -160,6 +161,9 @@ class Watch:
             before, self.state, self.since = self.state, verdict.state, clock_text()
             self._notify({"event": "state", "before": before}, verdict)
         self.keys = keys
+        for name in now.stale.keys() - self.stale:
+            say(5, f"the baseline of {name} is of {now.stale[name]}: measure it again")
+        self.stale = frozenset(now.stale)
         self.looks += 1
         usage = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)

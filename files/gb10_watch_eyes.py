@@ -99,9 +99,14 @@ class Eyes:
     """``config`` is watch.json, ``lane`` is lane.json. Times are of ``time.monotonic``."""
 
     def __init__(
-        self, config: Mapping[str, Any], lane: dict[str, Any], proc: str = "/proc", sys: str = "/sys"
+        self,
+        config: Mapping[str, Any],
+        lane: dict[str, Any],
+        proc: str = "/proc",
+        sys: str = "/sys",
+        run: str = "/run",
     ) -> None:
-        self.config, self.lane, self.proc, self.sys = config, lane, proc, sys
+        self.config, self.lane, self.proc, self.sys, self.run = config, lane, proc, sys, run
         self.jobs = Jobs()
         self.kernel = kernel.KernelLog(config["kernel_log"])
         self.container, self.cgroup = "", ""
@@ -116,6 +121,7 @@ class Eyes:
         self._users: dict[int, str] = {}
         self._users_fault = ""  # why it is not known who uses the accelerator
         self._gone: dict[str, str] = {}
+        self._stale: dict[str, str] = {}
         self._asked = 0.0  # when the router was
         self._models: tuple[Model, ...] = ()  # what it last said, without figures
 
@@ -156,6 +162,7 @@ class Eyes:
             busy=busy,
             done=done,
             blind=self._blind(),
+            stale=self._stale_baselines(at),
         )
 
     def due(self, what: str, at: float, seconds: float) -> bool:
@@ -265,6 +272,11 @@ class Eyes:
     def _blind(self) -> dict[str, str]:
         found = {"the kernel's log": self.kernel.fault, "who is on the GPU": self._users_fault}
         return {what: why for what, why in found.items() if why}
+
+    def _stale_baselines(self, at: float) -> dict[str, str]:
+        if self.due("stale", at, FILES_SECONDS):
+            self._stale = signals.stale_baselines(self.config["measured"], self.lane, self.run)
+        return self._stale
 
     def _canaries(self) -> dict[str, float]:
         outcome = self.jobs.outcome("canary")

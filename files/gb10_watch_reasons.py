@@ -28,7 +28,7 @@ def reasons_of(history: History, now: Observation, settings: Settings) -> Iterat
     if now.unit.active == "active":
         yield from _accelerator_reasons(history, now)
         for model in now.models:
-            yield from _model_reasons(history, model, settings)
+            yield from _model_reasons(history, model, now, settings)
     yield from _memory_reasons(history, now, settings)
     for what, why in _blind(now, settings).items():
         yield Reason(f"watch.blind:{what}", DEGRADED, f"the watch cannot see {what}: {why}", BLIND_SECONDS)
@@ -116,7 +116,7 @@ def _accelerator_reasons(history: History, now: Observation) -> Iterator[Reason]
         yield Reason("accelerator.unknown", DEGRADED, text, BLIND_SECONDS)
 
 
-def _model_reasons(history: History, model: Model, settings: Settings) -> Iterator[Reason]:
+def _model_reasons(history: History, model: Model, now: Observation, settings: Settings) -> Iterator[Reason]:
     name = model.name
     if model.failed:
         times = len(history.deaths.get(name, ()))
@@ -144,6 +144,7 @@ def _model_reasons(history: History, model: Model, settings: Settings) -> Iterat
         )
     slow = slow_reason(history.speeds.get(name), name, settings)
     if slow:
+        slow += f" (measured with {now.stale[name]})" if name in now.stale else ""
         yield Reason(f"speed:{name}", DEGRADED, slow)
 
 

@@ -104,6 +104,7 @@ def document(
                 if model.name in history.speeds
                 else None,
                 "baseline": baselines.get(model.name),
+                "baseline_stale": now.stale.get(model.name, ""),
             }
             for model in now.models
         ],

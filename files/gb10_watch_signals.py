@@ -210,6 +210,20 @@ def read_unit(shown: str) -> Unit:
     )
 
 
+def stale_baselines(
+    measured: Mapping[str, Mapping[str, str]], lane: Mapping[str, Any], run: str
+) -> dict[str, str]:
+    """Model to what is another one since its baseline: the image, or the presets that the router has read."""
+    presets = text_of(f"{run}/{lane['lane']}/presets.sha256", 200).partition(" ")[0]
+    found = {}
+    for name, one in measured.items():
+        others = ["another image"] if one["image"] not in ("", lane.get("image", "")) else []
+        others += ["other presets"] if presets and one["presets"] not in ("", presets) else []
+        if others:
+            found[name] = " and ".join(others)
+    return found
+
+
 # -- processes --------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,6 @@ class Settings:
     clear_seconds: int
     start_seconds: int = 0  # how long a start may take: the gate waits for the accelerator
     probe_seconds: int = 10
-    stale: Mapping[str, str] = field(default_factory=dict)  # model to what has changed since its baseline
 
 
 @dataclass(frozen=True)
@@ -122,6 +121,7 @@ class Observation:
     busy: bool = False  # an action is under way
     done: tuple[Done, ...] = ()
     blind: Mapping[str, str] = field(default_factory=dict)  # what gives no answer, and why
+    stale: Mapping[str, str] = field(default_factory=dict)  # model to what has changed since its baseline
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Desired:
     catalogue: Catalogue
     lock: Lock
     found: tuple[FoundModel, ...] | None = None
-    baselines: Mapping[str, float] = field(default_factory=dict)  # tokens per second of a model on this box
+    baselines: Mapping[str, watch_config.Baseline] = field(default_factory=dict)  # of models on this box
 
     # -- toolkit --------------------------------------------------------------------------------
 

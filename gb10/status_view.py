@@ -50,6 +50,10 @@ def _facts(status: Mapping[str, Any]) -> Table:
     table.add_row("image", shown)
     table.add_row("memory", _memory(status["memory"]))
     table.add_row("watch", _watch(watch))
+    stale = [f"{one['name']} ({one['baseline_stale']})" for one in status["models"] if one["baseline_stale"]]
+    if stale:
+        what = f"of something else: {', '.join(stale)}; gb10 bench --save-baseline measures again"
+        table.add_row("baselines", Text(what, style="yellow"))
     if night := status.get("drift"):
         table.add_row("drift", _night(night))
     table.add_row("up", duration(status["uptime_seconds"]))

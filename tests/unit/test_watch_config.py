@@ -19,7 +19,7 @@ from gb10.facts.probe import WatchState
 from gb10.faults import BadInput
 from gb10.rendering import TOP
 from gb10.stages import watch
-from gb10.watch_config import read_baselines
+from gb10.watch_config import Baseline, read_baselines
 from tests.unit.boxes import box, commands, verbs
 
 BOX = box()
@@ -112,7 +112,27 @@ def test_baselines(tmp_path: Path) -> None:
     path = tmp_path / "box.json"
     assert read_baselines(path, "box.json") == {}
     path.write_text(json.dumps(GOOD))
-    assert read_baselines(path, "box.json") == {"a": 44.5}
+    assert read_baselines(path, "box.json") == {"a": Baseline(44.5, "x:1", "0" * 64)}
+    path.write_text('{"version": 1, "models": {"a": {"tokens_per_second": 3}}}')
+    assert read_baselines(path, "box.json") == {"a": Baseline(3.0)}
+
+
+def test_a_baseline_of_something_else_is_stale() -> None:
+    baseline = Baseline(44.5, "x:1", "0" * 64)
+    assert baseline.stale("x:1", "0" * 64) == ""
+    assert baseline.stale("x:2", "0" * 64) == "another image"
+    assert baseline.stale("x:1", "1" * 64) == "other presets"
+    assert baseline.stale("x:2", "1" * 64) == "another image and other presets"
+    assert baseline.stale("x:1", None) == "", "not known here"
+    assert Baseline(44.5).stale("x:2", "1" * 64) == "", "made by hand"
+
+
+def test_the_watch_is_told_what_a_baseline_was_measured_with() -> None:
+    told = watch_config.watch_config(
+        BOX.data, BOX.catalogue, {"a": Baseline(44.5, "x:1", "0" * 64)}, "lane.json"
+    )
+    assert told["settings"]["baselines"] == {"a": 44.5}
+    assert told["measured"] == {"a": {"image": "x:1", "presets": "0" * 64}}
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,14 @@ def test_a_model_that_is_swapped_out(lane: Lane) -> None:
     assert lane.until(raised("model.swapped:fast")) <= 25
 
 
+def test_a_slow_model_with_a_stale_baseline_says_so(lane: Lane) -> None:
+    for _ in range(20):
+        lane.traffic(100, 10.0)
+        lane.change(requests=1)
+        verdict = lane.see(stale={"fast": "another image"})
+    assert verdict.reasons[0].text.endswith("% of its 40.0 (measured with another image)")
+
+
 # -- memory and the kernel ------------------------------------------------------------------------------
 
 

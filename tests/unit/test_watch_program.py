@@ -24,7 +24,7 @@ from gb10_watch_memory import Told, remembered, to_remember
 from gb10_watch_state import History, Observation, Raised, Reason, Recovery, Unit, Verdict
 
 from gb10.rendering import TOP
-from gb10.watch_config import watch_config
+from gb10.watch_config import Baseline, watch_config
 from tests.unit.boxes import box
 from tests.unit.router_server import GOLDEN, KEY, Router, running, states
 from tests.unit.watching import LOADED, Lane
@@ -45,13 +45,13 @@ def watch(router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pr
     monkeypatch.setattr(signals, "unit_of", lambda _: Unit(since=-1000.0, invocation="first"))
     (tmp_path / "key").write_text(KEY)
     whole = box()
-    config = watch_config(whole.data, whole.catalogue, {"big": 40.0}, whole.lane_path)
+    config = watch_config(whole.data, whole.catalogue, {"big": Baseline(40.0, "i:1", "p")}, whole.lane_path)
     config |= {
         "run": str(tmp_path), "folder": str(tmp_path), "socket": str(tmp_path / "no-hand"),
         "kernel_log": str(tmp_path / "kmsg"), "webhook_file": None, "model_files": {},
     }  # fmt: skip
     lane = {
-        "lane": "llamacpp-playground", "host": "127.0.0.1", "port": router.port,
+        "lane": "llamacpp-playground", "host": "127.0.0.1", "port": router.port, "image": "i:1",
         "key_file": str(tmp_path / "key"), "presets": "/nonexistent/models.ini",
         "signal": {"kind": "file", "path": "/dev/nvidia-uvm"},
     }  # fmt: skip
@@ -73,6 +73,23 @@ def test_a_look(watch: program.Watch, tmp_path: Path) -> None:
     assert found["memory"]["available"] > 0
     assert found["watch"]["looks"] == 1
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_stale_baseline_is_named_and_serves(
+    watch: program.Watch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch.look()
+    assert written(tmp_path)["models"][0]["baseline_stale"] == ""
+    watch.lane["image"] = "i:2"
+    (tmp_path / "llamacpp-playground").mkdir()
+    (tmp_path / "llamacpp-playground/presets.sha256").write_text("q  -\n")
+    watch.eyes.run = str(tmp_path)
+    watch.clock = lambda: time.monotonic() + 100
+    watch.look()
+    watch.look()
+    (big, _) = written(tmp_path)["models"]
+    assert (big["baseline"], big["baseline_stale"]) == (40.0, "another image and other presets")
+    assert capsys.readouterr().out.count("the baseline of big is of another image and other presets") == 1
 
 
 @pytest.mark.parametrize("answer", [b"<html>", (500, {"error": 1}), b"", b"{}"])
