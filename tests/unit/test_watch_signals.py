@@ -301,7 +301,9 @@ def test_a_probe_that_did_not_run_knows_nothing(status: int | None, output: str)
         (255, "Failed to initialize NVML: Unknown Error"),
         (4, "Failed to initialize NVML: Insufficient Permissions"),
         (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
-        (2, "sh: 1: cannot open /dev/nvidia-uvm: Operation not permitted"),
+        # Seen on an H200 where nothing stood behind the node: nvidia-smi said "GPU 0", cuInit 999.
+        (2, "sh: 1: cannot create /dev/nvidia-uvm: No such device or address"),
+        (2, "sh: 1: cannot create /dev/nvidia-uvm: Permission denied"),
         (0, "No devices found"),
         (
             127,
