@@ -37,7 +37,7 @@ def asks_fully(history: History, now: Observation) -> bool:
     if now.unit.active != "active" or now.busy or now.router_fault or now.refusal:
         return False
     # A loaded model shows by itself that it holds the accelerator.
-    unloaded = all(model.state == "unloaded" for model in now.models)
+    unloaded = not any(model.state in ("loaded", "loading") for model in now.models)
     return unloaded and now.at - history.full >= FULL_SECONDS and "memory.reserve" not in history.raised
 
 

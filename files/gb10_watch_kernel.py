@@ -50,7 +50,12 @@ class KernelLog:
             os.lseek(self.file, 0, os.SEEK_END)
             self.fault = ""
         except OSError as error:
-            self.file, self.fault = -1, f"{self.path}: {error.strerror}"
+            self._close(error)
+
+    def _close(self, error: OSError) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+        self.file, self.fault = -1, f"{self.path}: {error.strerror}"
 
     def lines(self) -> Iterator[str]:
         """What has come since the last call; nothing where the log cannot be read."""
@@ -64,8 +69,7 @@ class KernelLog:
             except BrokenPipeError:
                 continue  # the kernel has overwritten lines that nobody has read
             except OSError as error:
-                os.close(self.file)
-                self.file, self.fault = -1, f"{self.path}: {error.strerror}"
+                self._close(error)
                 return
             if not record:
                 return

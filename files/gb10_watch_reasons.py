@@ -50,7 +50,8 @@ def _lane_reasons(history: History, now: Observation, settings: Settings) -> Ite
         yield Reason("lane.down", FAILED, "the unit is stopped", settings.settle_seconds)
     elif unit.active not in SETTLED:
         text = f"the unit has been {unit.active} for long: it does not serve"
-        yield Reason("lane.starting", FAILED, text, _start_seconds(settings))
+        key = "lane.stopping" if unit.active == "deactivating" else "lane.starting"
+        yield Reason(key, FAILED, text, _start_seconds(settings))
     if history.recovery is not None:
         text = f"restarted by the watch ({history.recovery.why}): whether it helped is not known yet"
         yield Reason("lane.recovering", DEGRADED, text)

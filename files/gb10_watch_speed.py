@@ -28,7 +28,10 @@ def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Se
     """The speeds of the models that are loaded now, and when those that sleep were used."""
     if now.router_fault or now.refusal:
         return dict(known)
-    all_requests = _all_requests(known, now)
+    requests = sum(model.requests or 0 for model in now.models)
+    # The canary's own request is nobody's work.
+    present = max(0, requests - bool(now.asking))
+    passed = max(0, requests + _came_and_went(known, now) - bool(now.asking))
     speeds = {}
     for model in now.models:
         before = known.get(model.name)
@@ -41,33 +44,34 @@ def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Se
                 speeds[model.name] = before
             continue
         if before is None or before.pid != model.pid or model.tokens < before.tokens:
-            fresh = Speed(model.pid, model.tokens, model.seconds, used=now.at, most=all_requests)
+            fresh = Speed(model.pid, model.tokens, model.seconds, used=now.at, most=present)
             speed = replace(fresh, decodes=model.decodes, guessed=model.guessed)
         else:
-            speed = _speed(before, model, all_requests, now, settings)
+            speed = _speed(before, model, (passed, present), now, settings)
         speeds[model.name] = replace(speed, seen=(model.tokens, model.decodes))
     return speeds
 
 
-def _all_requests(known: Mapping[str, Speed], now: Observation) -> int:
-    """How many requests the lane works on, or has worked on since the last look, as far as can be told."""
+def _came_and_went(known: Mapping[str, Speed], now: Observation) -> int:
+    """On how many models somebody has worked since the last look who is not there now."""
     found = 0
     for model in now.models:
         before = known.get(model.name)
-        moved = (
-            before is not None and model.tokens is not None and before.seen != (model.tokens, model.decodes)
-        )
-        # The canary's own request is nobody's work.
         asked = model.name in now.asking or model.name in now.canaries
-        found += max(model.requests or 0, int(moved and not asked))
-    return max(0, found - bool(now.asking))
+        if before is None or asked or model.tokens is None or model.requests:
+            continue
+        found += before.seen != (model.tokens, model.decodes)
+    return found
 
 
-def _speed(before: Speed, model: Model, all_requests: int, now: Observation, settings: Settings) -> Speed:
+def _speed(
+    before: Speed, model: Model, requests: tuple[int, int], now: Observation, settings: Settings
+) -> Speed:
+    """``requests`` on the whole lane: since the last look, as far as can be told, and now."""
     assert model.tokens is not None
     assert model.seconds is not None
     baseline = settings.baselines.get(model.name)
-    most, deepest = max(before.most, all_requests), max(before.deepest, model.depth or 0)
+    most, deepest = max(before.most, requests[0]), max(before.deepest, model.depth or 0)
     speed = replace(before, most=most, deepest=deepest)
     counted = replace(
         speed,
@@ -75,7 +79,7 @@ def _speed(before: Speed, model: Model, all_requests: int, now: Observation, set
         seconds=model.seconds,
         decodes=model.decodes,
         guessed=model.guessed,
-        most=all_requests,
+        most=requests[1],
         deepest=model.depth or 0,
     )
     canary = now.canaries.get(model.name)

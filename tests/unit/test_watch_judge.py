@@ -544,7 +544,8 @@ def test_a_probe_that_worked_before_counts_through_all_restarts(lane: Lane) -> N
 @pytest.mark.parametrize("state", ["activating", "deactivating", "reloading", "maintenance", "refreshing"])
 def test_a_unit_that_does_not_get_on_is_said(lane: Lane, state: str) -> None:
     lane.unit = replace(lane.unit, active=state)
-    assert 55 <= lane.until(raised("lane.starting"), models=(), probe=None) <= 70
+    key = "lane.stopping" if state == "deactivating" else "lane.starting"
+    assert 55 <= lane.until(raised(key), models=(), probe=None) <= 70
     assert lane.verdicts[-1].state == FAILED
     assert not any(verdict.actions for verdict in lane.verdicts)
 
@@ -555,6 +556,15 @@ def test_a_start_may_take_as_long_as_the_gate_waits() -> None:
     lane.unit = replace(lane.unit, active="activating")
     assert lane.see_for(90, models=(), probe=None).state == HEALTHY
     assert lane.until(raised("lane.starting"), models=(), probe=None) <= 15
+
+
+def test_a_slow_stop_and_a_slow_start_are_two_waits(lane: Lane) -> None:
+    for state in ("deactivating", "activating"):
+        lane.unit = replace(lane.unit, active=state)
+        lane.see_for(50, models=(), probe=None)
+    lane.restarted()
+    lane.see_for(30)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
 
 
 def test_a_router_that_never_listened_is_said_before_it_is_restarted(lane: Lane) -> None:

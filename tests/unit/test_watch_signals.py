@@ -456,6 +456,20 @@ def test_a_kernel_log_that_is_not_there_is_found_when_it_comes(tmp_path: Path) -
     assert list(log.lines()) == []
 
 
+def test_a_kernel_log_that_cannot_be_read_says_why_and_leaves_no_file_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "kmsg")
+    before = os.listdir("/proc/self/fd")
+    log = kernel.KernelLog(str(tmp_path / "kmsg"))
+    for _ in range(20):
+        assert list(log.lines()) == []
+    assert log.fault == f"{tmp_path}/kmsg: Illegal seek"
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    (tmp_path / "kmsg").unlink()
+    (tmp_path / "kmsg").write_text("")
+    list(log.lines())
+    assert log.fault == ""
+
+
 # -- an answer that is being written --------------------------------------------------------------------
 
 BUSY = METRICS.replace("requests_processing 0", "requests_processing 1").encode()
