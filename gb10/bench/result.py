@@ -188,20 +188,27 @@ def load_all(folder: Path, host: str | None = None) -> list[Result]:
     return sorted(found, key=lambda result: result.started)
 
 
-def save_baselines(result: Result, folder: Path) -> tuple[Path, list[str]]:
+def save_baselines(result: Result, folder: Path, lower: bool = False) -> tuple[Path, list[str]]:
     """Make the result's generation speeds the baselines of its host; the file, and the models taken in.
 
     Models that were not measured keep theirs. One that did not run on the accelerator is never taken: its
-    figure would make the fallback look right. Raises `BadInput` when the file there is none of ours.
+    figure would make the fallback look right. Raises `BadInput`, and writes nothing, when the file there is
+    none of ours, and, unless ``lower``, when a speed has fallen by more than the spread of both: the watch
+    would find it right from then on.
     """
     path = folder / f"{file_part(result.host)}.json"
     models = _baselines(path)
-    taken = []
+    taken, faults = [], []
     for name, found in result.models.items():
         if found.speed is None or found.device is None or found.device.state != "answered":
             continue
         generation = found.speed.generation
         taken.append(name)
+        before = _baseline(models.get(name), path, name)
+        if before is not None and not lower and generation.highest < before[0] - before[1]:
+            what = f"makes {generation.median} tok/s ± {generation.spread}, and its baseline is {before[0]}"
+            do = "find out why; to accept it, take its entry out of the file and save it again"
+            faults.append(Fault(f"{path} {name}", what, do))
         models[name] = {
             "tokens_per_second": generation.median,
             "spread": generation.spread,
@@ -209,10 +216,22 @@ def save_baselines(result: Result, folder: Path) -> tuple[Path, list[str]]:
             "presets": result.presets,
             "measured": result.started.isoformat(timespec="seconds"),
         }
+    if faults:
+        raise BadInput(faults)
     if taken:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps({"version": 1, "models": models}, indent=1, sort_keys=True) + "\n")
     return path, taken
+
+
+def _baseline(entry: Any, path: Path, name: str) -> tuple[float, float] | None:
+    """Speed and spread of an entry, None where there is none."""
+    if entry is None:
+        return None
+    try:
+        return float(entry["tokens_per_second"]), float(entry.get("spread", 0.0))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise BadInput([Fault(f"{path} {name}", "is no baseline", "take its entry out")]) from None
 
 
 def _baselines(path: Path) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def go_back(host: Host, box: Desired, to: str) -> dict[str, Any]:
     try:
         with Console(stderr=True).status("going back: restart and first answer"):
             _, output = host.run_shell_command(command, _sudo=True, _timeout=BACK_SECONDS)
-        return all_printable(outcome_of(output.stdout_lines, output.stderr_lines))
+        done: dict[str, Any] = all_printable(outcome_of(output.stdout_lines, output.stderr_lines))
+        return done
     except (SSHException, OSError, EOFError, gevent.Timeout, ValueError) as error:
         raise PyinfraError(
             f"{host.name}: going back is not known to have worked ({error}): it may go on there; "

@@ -90,6 +90,29 @@ def test_a_speed_of_the_cpu_is_never_a_baseline(tmp_path: Path) -> None:
     assert (taken, path.exists()) == ([], False)
 
 
+def test_a_fall_beyond_the_spread_is_no_baseline_without_a_word(tmp_path: Path) -> None:
+    path, _ = save_baselines(result(models={"a": model(55, 1), "b": model(30, 1)}), tmp_path)
+    before = path.read_text()
+    slow = result(1, models={"a": model(18, 1), "b": model(31, 1)})
+    with pytest.raises(BadInput, match=r"a: makes 18\.0 tok/s ± 1\.0, and its baseline is 55\.0"):
+        save_baselines(slow, tmp_path)
+    assert path.read_text() == before, "all or nothing"
+    save_baselines(result(2, models={"a": model(53.5, 1)}), tmp_path)  # within the spread
+    assert json.loads(path.read_text())["models"]["a"]["tokens_per_second"] == 53.5
+    save_baselines(slow, tmp_path, lower=True)
+    assert json.loads(path.read_text())["models"]["a"]["tokens_per_second"] == 18.0
+    assert json.loads(path.read_text())["models"]["b"]["tokens_per_second"] == 31.0
+
+
+@pytest.mark.parametrize(
+    "entry", ["x", [], {}, {"tokens_per_second": "x"}, {"tokens_per_second": 1, "spread": []}]
+)
+def test_an_entry_that_is_no_baseline_is_named(tmp_path: Path, entry: object) -> None:
+    (tmp_path / "spark.local.json").write_text(json.dumps({"version": 1, "models": {"a": entry}}))
+    with pytest.raises(BadInput, match="a: is no baseline"):
+        save_baselines(result(models={"a": model()}), tmp_path)
+
+
 def test_baselines_of_another_kind_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "spark.local.json").write_text('{"version": 9}')
     with pytest.raises(BadInput, match="no baselines of version 1"):
