@@ -15,12 +15,19 @@ Step = Callable[[str], None]
 
 
 def load_time(router: Router, model: str, free_mib: Callable[[], int | None]) -> LoadTime:
-    """Unload ``model``, load it again. ``free_mib`` reads the box's MemAvailable. Raises `RouterFault`."""
-    router.unload(model)
+    """Unload ``model`` and every other one, load it again. ``free_mib`` reads the box's MemAvailable.
+
+    The others go first: a load that pushes one out would give back that one's memory. Where another one comes
+    or goes meanwhile all the same, the memory is not known. Raises `RouterFault`.
+    """
+    for name in router.loaded():
+        router.unload(name)
+    alone = router.loaded() == []
     before = free_mib()
     seconds = router.load(model)
     after = free_mib()
-    taken = None if before is None or after is None else before - after
+    alone = alone and router.loaded() == [model]
+    taken = before - after if alone and before is not None and after is not None else None
     return LoadTime(seconds=round(seconds, 2), memory_mib=taken)
 
 

@@ -64,6 +64,33 @@ def test_every_part(server: Router) -> None:
     assert [part for _, part in made.show.parts] == ["load", "speed", "clients", "coding", "tools"]  # type: ignore[attr-defined]
 
 
+def test_a_load_that_would_push_another_out_is_measured_alone(server: Router) -> None:
+    models = server.models  # type: ignore[attr-defined]
+    models.states["b"] = "loaded"
+    models.most = 1
+    sizes = {"a": 1000, "b": 700}
+    made = bench(server, free_mib=lambda: 9000 - sum(sizes[name] for name in models.loaded))
+    into = result()
+    bench_model(made, "a", into)
+    load = into.models["a"].load
+    assert load is not None
+    assert load.memory_mib == 1000
+
+
+def test_memory_is_not_known_where_another_model_comes(server: Router) -> None:
+    models = server.models  # type: ignore[attr-defined]
+
+    def somebody_asks_b() -> int:
+        models.states["b"] = "loaded"
+        return 9000
+
+    into = result()
+    bench_model(bench(server, options=options("load"), free_mib=somebody_asks_b), "a", into)
+    load = into.models["a"].load
+    assert load is not None
+    assert load.memory_mib is None
+
+
 def test_no_two_clients_have_the_same_prompt(server: Router) -> None:
     bench_model(bench(server, options=options("clients")), "a", result())
     starts = [tuple(body["prompt"][:8]) for line, body in server.asked if line == "POST /completion"]
