@@ -249,11 +249,16 @@ def _cleaned(under_test: BoxUnderTest) -> Iterator[str]:
         yield f"the sandbox's folder is still there: {error}"
 
 
-def _ask(busy: dict[str, int], yes: bool) -> None:
+def _ask(busy: dict[str, int | None], yes: bool) -> None:
     """Whoever uses a model now is not pushed out without a word. Raises `BadInput`, or ``click.Abort``."""
     if not busy or yes:
         return
-    named = ", ".join(f"{name} answers {count} request{'s' * (count != 1)}" for name, count in busy.items())
+    named = ", ".join(
+        f"{name} does not say whether it answers somebody"
+        if count is None
+        else f"{name} answers {count} request{'s' * (count != 1)}"
+        for name, count in busy.items()
+    )
     if not sys.stdin.isatty():
         raise BadInput([Fault("bench", f"{named} now", "wait, or say --yes: it would be slowed or evicted")])
     click.confirm(f"{named} now; the bench slows or evicts it. Go on?", abort=True, err=True)
