@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import click
 from paramiko import SSHException
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 
+from gb10.bench import ctrl_c
 from gb10.bench.tunnel import run_as_root
 from gb10.desired import Desired
 from gb10.preset_options import TRUTHY
@@ -112,15 +114,19 @@ class Presets:
                     yield slots_by(keys_of(content, model))
         except BaseException as error:
             # What was raised goes on, Ctrl-C above all: a box that was not put back is said at the end.
-            why = _let_go(stdin, stdout, stderr)
+            with ctrl_c.waits(_say):
+                why = _let_go(stdin, stdout, stderr)
             if why:
                 self.faults.append(why)
             if isinstance(error, _GONE):
                 raise Held(_gone(error)) from None
             raise
-        why = _let_go(stdin, stdout, stderr)
+        with ctrl_c.waits(_say) as came:
+            why = _let_go(stdin, stdout, stderr)
         if held and why:
             self.faults.append(why)
+        if came:
+            raise KeyboardInterrupt
         if why or not held:
             raise Held(why or "the presets were not held")
 
@@ -130,6 +136,10 @@ _GONE = (SSHException, OSError, EOFError)
 
 def _gone(error: BaseException) -> str:
     return f"the SSH connection is gone ({error}); the box puts its presets back itself"
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def _let_go(stdin: Any, stdout: Any, stderr: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -14,6 +15,7 @@ from gb10.bench.prompts import ClientLoad, PromptSource, client_loads, refuse
 from gb10.bench.result import Device, Figure
 from gb10.bench.run import Ended, Options, bench_model
 from gb10.bench.tools import Scenario
+from gb10.bench.variants import Held as NotHeld
 from gb10.slots import Slots
 from tests.unit.bench_runs import OPTIONS, Held, Models, Quiet, bench, result
 from tests.unit.router_server import Router, Turns, running
@@ -101,6 +103,7 @@ def test_a_request_that_fails_is_counted_with_its_reason(server: Router) -> None
     server.answers["POST /completion"] = (500, {"error": {"message": "Context size has been exceeded."}})
     into = result()
     bench_model(bench(server, options=options("clients")), "a", into)
+    assert len(into.models["a"].faults) == 4
     row = into.models["a"].clients[1]
     assert (row.failures, row.aggregate) == (4, None)
     assert row.reasons == ["POST /completion answered 500: Context size has been exceeded."]
@@ -175,6 +178,75 @@ def test_one_slot_is_said_and_is_no_fault(server: Router) -> None:
     assert into.models["a"].faults == []
     assert isinstance(made.show, Quiet)
     assert "one slot" in made.show.lines[0]
+
+
+def test_a_row_is_kept_as_soon_as_it_is_there(server: Router) -> None:
+    made, into = bench(server, options=options("clients")), result()
+    take = made.prompts("a").take
+
+    def interrupted(tokens: int) -> list[int]:
+        if tokens == OPTIONS.long:
+            raise KeyboardInterrupt
+        return take(tokens)
+
+    made.prompts("a").take = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bench_model(made, "a", into)
+    assert [(row.kind, row.clients) for row in into.models["a"].clients] == [("short", 1), ("short", 4)]
+
+
+def test_clients_of_a_router_that_is_gone_end_the_bench(server: Router) -> None:
+    made, into = bench(server, options=options("clients")), result()
+
+    def gone(handler: BaseHTTPRequestHandler) -> None:
+        server.answers["GET /models"] = (502, b"")
+        handler.close_connection = True
+
+    server.answers["POST /completion"] = gone
+    with pytest.raises(Ended, match="no longer answers"):
+        bench_model(made, "a", into)
+    assert len(into.models["a"].clients) == 1
+
+
+def test_rows_of_presets_that_nobody_knows_are_none(server: Router) -> None:
+    made, into = bench(server, options=options("slots")), result()
+
+    @contextmanager
+    def held(*_: Any) -> Iterator[Slots]:
+        yield Slots(4096, 4, unified=True)
+        raise NotHeld("models.ini has been changed by somebody else")
+
+    made.presets.held = held  # type: ignore[method-assign]
+    bench_model(made, "a", into)
+    found = into.models["a"]
+    assert found.slots == {}
+    assert found.faults == ["slots: models.ini has been changed by somebody else"]
+
+
+@pytest.mark.parametrize("part", ["coding", "tools"])
+def test_a_task_whose_model_died_is_no_wrong_answer(server: Router, part: str) -> None:
+    scenario = Scenario.model_validate(
+        {"name": "x", "tools": [], "steps": [{"user": "x", "text": ["right"]}]}
+    )
+    tasks = [TASK, TASK.model_copy(update={"name": "b"})]
+    scenarios = [scenario, scenario.model_copy(update={"name": "y"})]
+    made = bench(server, options=options(part), coding=tasks, scenarios=scenarios)
+    into = result()
+
+    def dies(handler: BaseHTTPRequestHandler) -> None:
+        models = server.models  # type: ignore[attr-defined]
+        models.states["a"] = "unloaded"
+        models.broken.add("a")
+        server.answers["500"] = (500, {"error": {"message": "proxy error"}})
+        server.answer(handler, "500")
+
+    first = said("```python\nright\n```")
+    server.answers["POST /v1/chat/completions"] = Turns(first, dies)
+    bench_model(made, "a", into)
+    rate = getattr(into.models["a"], part)
+    assert (rate.passed, rate.of, rate.broken_off) == (1, 1, True)
+    (fault,) = into.models["a"].faults
+    assert fault.startswith(f"{part}: a is no longer loaded (its process ended with 1): ")
 
 
 def test_an_interrupted_client_load_cuts_the_others(server: Router, monkeypatch: pytest.MonkeyPatch) -> None:
