@@ -173,6 +173,8 @@ class Router:
                 f"POST /completion: {done.prompt_tokens} of {len(prompt)} prompt tokens were computed,"
                 " the rest came from a cache"
             )
+        if tokens > 1 and done.speed <= 0:  # llama.cpp's word for a time that it does not know
+            raise RouterFault("POST /completion: the server does not say how fast it was")
         return done
 
     def chat(

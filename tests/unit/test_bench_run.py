@@ -180,6 +180,25 @@ def test_one_slot_is_said_and_is_no_fault(server: Router) -> None:
     assert "one slot" in made.show.lines[0]
 
 
+@pytest.mark.parametrize("part", ["speed", "clients"])
+def test_a_figure_beside_somebody_else_is_none(
+    server: Router, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gb10.bench.measure.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("gb10.bench.measure.WAIT_SECONDS", 0.05)
+    server.models.states["b"] = "loaded"  # type: ignore[attr-defined]
+    server.answers["GET /slots?model=b&autoload=false"] = [{"is_processing": True}]
+    into = result()
+    bench_model(bench(server, options=options(part)), "a", into)
+    found = into.models["a"]
+    assert (found.speed, found.clients) == (None, [])
+    assert found.faults == [f"{part}: b answers somebody else: a figure would be of both"]
+    # What is soon over is waited for.
+    server.answers["GET /slots?model=b&autoload=false"] = Turns([{"is_processing": True}], [])
+    bench_model(bench(server, options=options(part)), "b", into)
+    assert into.models["b"].faults == []
+
+
 def test_a_row_is_kept_as_soon_as_it_is_there(server: Router) -> None:
     made, into = bench(server, options=options("clients")), result()
     take = made.prompts("a").take
