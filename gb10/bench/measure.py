@@ -36,12 +36,12 @@ def load_time(router: Router, model: str, free_mib: Callable[[], int | None]) ->
     """
     for name in router.loaded():
         router.unload(name)
-    alone = router.loaded() == []
+    only = router.loaded() == []
     before = free_mib()
     seconds = router.load(model)
     after = free_mib()
-    alone = alone and router.loaded() == [model]
-    taken = before - after if alone and before is not None and after is not None else None
+    only = only and router.loaded() == [model]
+    taken = before - after if only and before is not None and after is not None else None
     return LoadTime(seconds=round(seconds, 2), memory_mib=taken)
 
 
