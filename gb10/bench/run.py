@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyinfra.api.exceptions import PyinfraError
 
-from gb10.bench import measure
+from gb10.bench import ctrl_c, measure
 from gb10.bench.coding import CodingTask, attempt
 from gb10.bench.prompts import CLIENTS, LONG_TOKENS, PromptSource, client_loads, refuse
 from gb10.bench.result import ClientsRow, Device, ModelResult, Rate, Result, Speed, Verdict
@@ -132,6 +132,22 @@ def _kept(bench: Bench, model: str, part: str, found: ModelResult) -> Iterator[N
             raise Ended(f"the router no longer answers: {gone}") from None
 
 
+@contextmanager
+def other_presets(bench: Bench, model: str, keys: Mapping[str, str | None]) -> Iterator[Slots]:
+    """A with block in which ``model`` has these keys, and gives its slots then. Raises `Held`.
+
+    When it ends early the box reads its own presets again, which ends a model whose keys were others: one
+    that is loading then is waited for, because the router would kill it.
+    """
+    with bench.presets.held(model, keys) as slots:
+        try:
+            yield slots
+        except BaseException:
+            with ctrl_c.waits(bench.show.line), suppress(RouterFault):
+                bench.router.settle(model)
+            raise
+
+
 def _load(bench: Bench, model: str, found: ModelResult) -> None:
     bench.show.step("load")
     found.load = measure.load_time(bench.router, model, bench.free_mib)
@@ -205,7 +221,7 @@ def _slots(bench: Bench, model: str, found: ModelResult) -> None:
     for way, unified in (("split", "false"), ("unified", "true")):
         keys = {"kv-unified": unified, "kv-unified-per-slot": None}
         try:
-            with bench.presets.held(model, keys) as held:
+            with other_presets(bench, model, keys) as held:
                 bench.show.step(f"{way}: load")
                 # What the box has already was not unloaded by the changed presets.
                 bench.router.unload(model)

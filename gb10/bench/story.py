@@ -16,7 +16,7 @@ from gb10.bench import measure
 from gb10.bench.prompts import SHORT_TOKENS, ClientLoad, refuse
 from gb10.bench.result import Result, StoryRun
 from gb10.bench.router import RouterFault
-from gb10.bench.run import Bench, Ended, one_client
+from gb10.bench.run import Bench, Ended, one_client, other_presets
 from gb10.bench.summary import FRAME, cell
 from gb10.faults import BadInput, Fault
 
@@ -106,7 +106,7 @@ def run_story(
 def _figures(bench: Bench, setting: Setting, units: set[str]) -> dict[str, StoryRun]:
     if not setting.keys:
         return _measured(bench, setting.model, units)
-    with bench.presets.held(setting.model, dict(setting.keys)):
+    with other_presets(bench, setting.model, dict(setting.keys)):
         return _measured(bench, setting.model, units)
 
 

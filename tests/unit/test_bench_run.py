@@ -242,6 +242,30 @@ def test_rows_of_presets_that_nobody_knows_are_none(server: Router) -> None:
     assert found.faults == ["slots: models.ini has been changed by somebody else"]
 
 
+def test_presets_go_back_when_no_model_is_on_its_way(server: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, into = bench(server, options=options("slots")), result()
+    models = server.models  # type: ignore[attr-defined]
+    models.states["a"] = "loaded"
+    then: list[str] = []
+
+    @contextmanager
+    def held(*_: Any) -> Iterator[Slots]:
+        try:
+            yield Slots(4096, 4, unified=True)
+        finally:
+            then.append(models.states["a"])
+
+    def stopped(_model: str) -> float:
+        models.states["a"], models.left["a"] = "loading", 3
+        raise KeyboardInterrupt
+
+    made.presets.held = held  # type: ignore[method-assign]
+    monkeypatch.setattr(made.router, "load", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        bench_model(made, "a", into)
+    assert then == ["loaded"]
+
+
 @pytest.mark.parametrize("part", ["coding", "tools"])
 def test_a_task_whose_model_died_is_no_wrong_answer(server: Router, part: str) -> None:
     scenario = Scenario.model_validate(
