@@ -43,6 +43,18 @@ class Figure(_Part):
     def highest(self) -> float:
         return self.median + self.spread
 
+    @property
+    def usual(self) -> float:
+        """The spread without what one outlier makes of it: a run that is more than three times as far from
+        the median as every other counts as three times as far."""
+        far = sorted((abs(run - self.median) for run in self.runs), reverse=True)
+        return min(self.spread, 3 * far[1]) if len(far) > 1 else self.spread
+
+    @property
+    def words(self) -> str:
+        """For a person: ``50.0 ± 0.4``. One run has no spread."""
+        return f"{self.median:.1f} " + (f"± {self.spread:.1f}" if len(self.runs) > 1 else "(1 run)")
+
 
 class LoadTime(_Part):
     """``memory_mib``: by how much MemAvailable fell while the model loaded (others on the box move it
@@ -95,15 +107,23 @@ class Verdict(_Part):
 
 
 class Rate(_Part):
-    """How many of the tasks passed."""
+    """How many of the tasks passed. ``broken_off``: others were to follow, and something went away."""
 
     passed: int
     of: int
     tasks: dict[str, Verdict]
+    broken_off: bool = False
 
     @classmethod
-    def of_tasks(cls, tasks: dict[str, Verdict]) -> Rate:
-        return cls(passed=sum(task.passed for task in tasks.values()), of=len(tasks), tasks=tasks)
+    def of_tasks(cls, tasks: dict[str, Verdict], wanted: int | None = None) -> Rate:
+        """Of the tasks that were tried, of ``wanted``, if these are more."""
+        passed = sum(task.passed for task in tasks.values())
+        return cls(passed=passed, of=len(tasks), tasks=tasks, broken_off=len(tasks) < (wanted or 0))
+
+    @property
+    def words(self) -> str:
+        """For a person: ``9/10``."""
+        return f"{self.passed}/{self.of}" + (", broken off" if self.broken_off else "")
 
 
 class ModelResult(_Part):
@@ -139,7 +159,9 @@ class Llama(_Part):
 
 class Result(_Part):
     """One bench of one host. ``git``: the project's revision, with ``+`` where files differ from it.
-    ``story``: claim to runs, by the names of bench/story.yaml."""
+    ``interrupted``: it did not come to its end (Ctrl-C, or the router was gone). ``settings``: what was
+    asked, ``named`` the models that were asked for by name, where not all were. ``story``: claim to runs, by
+    the names of bench/story.yaml."""
 
     version: Literal[1] = 1
     host: str
@@ -155,6 +177,12 @@ class Result(_Part):
     plan: dict[str, Any] = Field(default_factory=dict)
     models: dict[str, ModelResult] = Field(default_factory=dict)
     story: dict[str, dict[str, StoryRun]] = Field(default_factory=dict)
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a figure in it, or the fault of a model that gave none."""
+        told = any(run.value is not None for sides in self.story.values() for run in sides.values())
+        return told or any(found != ModelResult() for found in self.models.values())
 
 
 def save(result: Result, folder: Path) -> Path:
