@@ -18,6 +18,7 @@ from gb10_watch_state import HEALTHY, RANK, History, Observation, Raised, Reason
 
 HOLD_SECONDS = 600  # how long an event (an OOM kill, a driver error) is a reason
 HOUR = 3600
+AGAIN = frozenset({125, 132, 134, 135, 136, 137, 139})  # RestartForceExitStatus of the lane's unit
 OWN_START_SECONDS = 15  # after a crash: the start that follows is systemd's own
 
 
@@ -104,7 +105,7 @@ def _others_work(history: History, now: Observation) -> tuple[History, str]:
     history = replace(history, invocation=unit.invocation or history.invocation)
     if history.recovery is not None and any(done.kind == "restart" for done in now.done):
         history = replace(history, recovery=replace(history.recovery, ended=True))
-    if unit.active == "inactive" and unit.result == "success" and not history.stopped:
+    if _was_stopped(history, now) and not history.stopped:
         return _let_go(history, "somebody has stopped the lane")
     if not before.invocation or unit.invocation in ("", before.invocation) or now.done:
         return history, ""
@@ -114,6 +115,20 @@ def _others_work(history: History, now: Observation) -> tuple[History, str]:
     if history.crashes and now.at - history.crashes[-1] < OWN_START_SECONDS:
         return history, ""
     return _let_go(history, "somebody else has started the lane")
+
+
+def _was_stopped(history: History, now: Observation) -> bool:
+    """Whether the unit rests because somebody has stopped it, and not of itself.
+
+    After a death by a signal, a time that ran out, or one of `AGAIN`, systemd starts it again: one that rests
+    all the same was to be stopped. (A stop ends the gate by a signal, and a router that answers by force.)
+    """
+    unit = now.unit
+    if unit.active != "failed":
+        return unit.active == "inactive" and unit.result == "success"
+    # What the main process ended with is of this start only if it has run in it.
+    forced = unit.result == "exit-code" and unit.status in AGAIN and history.answered == unit.invocation != ""
+    return unit.result in ("signal", "core-dump", "timeout") or forced
 
 
 def _let_go(history: History, text: str) -> tuple[History, str]:

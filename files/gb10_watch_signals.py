@@ -185,7 +185,7 @@ def canary(lane: dict[str, Any], model: str, tokens: int, timeout: float = 60) -
 
 def unit_of(name: str) -> Unit:
     """The unit's state, from systemd. A systemd that does not answer gives the state ``unknown``."""
-    wanted = "ActiveState,Result,NRestarts,ActiveEnterTimestampMonotonic,InvocationID"
+    wanted = "ActiveState,Result,NRestarts,ActiveEnterTimestampMonotonic,InvocationID,ExecMainStatus"
     command = ["systemctl", "show", f"--property={wanted}", name]
     try:
         shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5).stdout
@@ -207,6 +207,7 @@ def read_unit(shown: str) -> Unit:
         restarts=number("NRestarts"),
         since=number("ActiveEnterTimestampMonotonic") / 1e6,
         invocation=values.get("InvocationID", ""),
+        status=number("ExecMainStatus"),
     )
 
 

@@ -34,13 +34,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Unit:
-    """The lane's unit as systemd says. ``since``: when it got active, ``restarts``: by systemd itself."""
+    """The lane's unit as systemd says. ``since``: when it got active, ``restarts``: by systemd itself,
+    ``status``: with which its main process ended last."""
 
     active: str = "active"
     result: str = "success"
     restarts: int = 0
     since: float = 0.0
     invocation: str = ""
+    status: int = 0
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ GENERATIONS = {
     "current": 1,
     "installed": "",
     "going_to": 0,
+    "damaged": [],
     "generations": [{"number": 1, "image": NASTY, "kept": NASTY, "digest": "d"}],
     "changes": [{"what": "back", "time": NASTY, "number": 1, "why": NASTY, "answered": True}],
 }

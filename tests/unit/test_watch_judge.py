@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from gb10_watch_judge import AGAIN
 from gb10_watch_state import DEGRADED, FAILED, HEALTHY, Action, Done, Event, Model, Probe, Unit, Verdict
 
+from gb10.rendering import TOP
 from tests.unit.watching import LOADED, UNIT, Lane, keys, kinds
 
 
@@ -425,6 +427,40 @@ def test_a_lane_that_somebody_stops_during_a_recovery_stays_stopped(lane: Lane) 
     after = lane.see_for(600, models=(), probe=None)
     assert not any(kinds(verdict) for verdict in lane.verdicts[first:])
     assert keys(after) == ["lane.down"]
+
+
+@pytest.mark.parametrize(
+    ("values", "acted"),
+    [
+        ({"result": "signal"}, False),  # in the gate
+        ({"result": "timeout"}, False),
+        ({"result": "exit-code", "status": 137}, False),  # a router that had to be killed
+        ({"result": "exit-code", "status": 1}, True),  # the gate has refused
+        ({"result": "start-limit-hit", "status": 137}, True),
+    ],
+)
+def test_a_stop_that_leaves_the_unit_failed_is_a_stop(
+    lane: Lane, values: dict[str, object], acted: bool
+) -> None:
+    _recovering(lane)
+    first = len(lane.verdicts)
+    lane.unit = replace(lane.unit, active="failed", **values)
+    lane.see_for(120, models=(), probe=None, container="", done=())
+    assert any(kinds(verdict) == ["restart"] for verdict in lane.verdicts[first:]) == acted
+
+
+def test_a_refusal_of_the_gate_after_a_router_that_was_killed_is_no_stop(lane: Lane) -> None:
+    lane.until(acts("restart"), models=(), router_fault="nothing in 9 s")
+    # The main process of before has ended with 137; in this start none has run.
+    lane.unit = Unit("failed", "exit-code", invocation="second", status=137)
+    lane.see(done=(Done("restart", "REFUSING"),), models=(), probe=None, container="")
+    lane.until(acts("restart"), models=(), probe=None, container="")
+
+
+def test_the_unit_files_own_restarts_are_known() -> None:
+    text = (TOP / "templates/lane.service.j2").read_text()
+    (line,) = [one for one in text.splitlines() if one.startswith("RestartForceExitStatus=")]
+    assert {int(word) for word in line.partition("=")[2].split()} == AGAIN
 
 
 def test_who_starts_the_lane_after_the_watchs_stop_begins_anew(lane: Lane) -> None:
