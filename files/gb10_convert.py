@@ -6,17 +6,19 @@
     python3 gb10_convert.py accept SPEC.json    the file that `make` made gets its name
 
 The spec (JSON) has: source (folder), files (name in it to size in bytes), work (folder of this conversion
-alone), part (file name in work), result (path), models_dir, user (number: who writes in the container),
+alone, all that the container can write to), part (file name in work), state (folder for what is noted),
+result (path), models_dir, user (number: who writes in the container),
 image, command (the whole docker run), container (its name), unit (that `make` runs in), recipe (text: what
 the result follows from), tensors (how many the source has), expected_bytes, reserve_bytes (disk to leave)
 and memory_bytes (what the converter may need).
 
 How it stays safe:
 - `make` may be killed at any moment: it starts anew, and what a dead run left is removed first. What it has
-  finished, with its sha256, is noted in WORK/done.json, so a second `make` does nothing.
+  finished, with its sha256, is noted in STATE/done.json, so a second `make` does nothing.
 - A source file that is cut off is found before the converter runs.
 - Nothing is overwritten or deleted but what lies in the work folder.
-- The container has no network, and sees the source read only.
+- The container has no network, and sees the source read only. What it left is opened as a plain file or not
+  at all: it may have put a link there, and this runs as root.
 
 Python 3.10 or newer, standard library only.
 """
@@ -29,7 +31,9 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -66,7 +70,7 @@ class Spec:
         self.source = Path(data["source"])
         self.work = Path(data["work"])
         self.part = self.work / data["part"]
-        self.done = self.work / "done.json"
+        self.done = Path(data["state"]) / "done.json"
         self.result = Path(data["result"])
         self.models_dir = Path(data["models_dir"])
         self.recipe = str(data["recipe"])
@@ -126,16 +130,37 @@ def memory_available() -> int:
     return 0
 
 
-def mark(path: Path) -> dict[str, int]:
-    figures = path.stat()
+def mark(figures: os.stat_result) -> dict[str, int]:
     return {"size": figures.st_size, "mtime_ns": figures.st_mtime_ns, "inode": figures.st_ino}
+
+
+def open_part(spec: Spec) -> int:
+    """The part's handle. Raises `Failed` when it is no plain file, OSError when there is none."""
+    try:
+        handle = os.open(spec.part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Failed(f"the converter left a link as {spec.part}: remove it") from None
+        raise
+    figures = os.fstat(handle)
+    if not stat.S_ISREG(figures.st_mode) or figures.st_nlink != 1:
+        os.close(handle)
+        raise Failed(f"the converter left no plain file as {spec.part}: remove it")
+    return handle
+
+
+def give_work(spec: Spec, user: int) -> None:
+    """The work folder is ``user``'s: while the container runs that of its own, afterwards root's again."""
+    handle = os.open(spec.work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    os.fchown(handle, user, user)
+    os.close(handle)
 
 
 def finished(spec: Spec) -> dict[str, Any] | None:
     """``size`` and ``sha256`` of a part that an earlier run has finished by the same recipe, or None."""
     try:
         note = json.loads(spec.done.read_text(encoding="utf-8"))
-        if note["recipe"] == spec.recipe and note["mark"] == mark(spec.part):
+        if note["recipe"] == spec.recipe and note["mark"] == mark(spec.part.lstat()):
             return {"size": note["mark"]["size"], "sha256": str(note["sha256"])}
     except (OSError, ValueError, KeyError, TypeError):
         pass
@@ -153,17 +178,18 @@ def make(spec: Spec) -> dict[str, Any]:
     if os.path.lexists(spec.result):
         raise Failed(f"{spec.result} is there already: nothing here overwrites it")
     end_container(spec)
-    spec.work.mkdir(mode=0o755, parents=True, exist_ok=True)
-    spec.part.unlink(missing_ok=True)
     spec.done.unlink(missing_ok=True)
+    if os.path.lexists(spec.work):
+        shutil.rmtree(spec.work)
+    spec.work.mkdir(mode=0o755, parents=True)
     check_source(spec)
     check_room(spec)
-    os.chown(spec.work, spec.data["user"], spec.data["user"])
+    give_work(spec, spec.data["user"])
     try:
         convert(spec)
         return prove(spec)
     except (Failed, OSError) as error:
-        spec.part.unlink(missing_ok=True)
+        shutil.rmtree(spec.work, ignore_errors=True)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise Failed(full(spec)) from None
         raise
@@ -282,11 +308,16 @@ def cause(spec: Spec, status: int, lines: Sequence[str]) -> str:
 
 def prove(spec: Spec) -> dict[str, Any]:
     """Size and sha256 of the part, once it is on the disk; noted for the runs to come."""
-    if size_of(spec.part) is None:
-        raise Failed("the converter ended well and left no file")
-    digest, size, told = hashlib.sha256(), spec.part.stat().st_size, 0.0
-    with spec.part.open("rb", buffering=0) as stream:
-        os.fsync(stream.fileno())
+    give_work(spec, os.geteuid())
+    try:
+        handle = open_part(spec)
+    except FileNotFoundError:
+        raise Failed("the converter ended well and left no file") from None
+    digest, size, told = hashlib.sha256(), os.fstat(handle).st_size, 0.0
+    with open(handle, "rb", buffering=0) as stream:
+        os.fchown(handle, os.geteuid(), os.getegid())  # what is read now can be changed by nobody
+        os.fchmod(handle, 0o644)
+        os.fsync(handle)
         while data := stream.read(4 << 20):
             digest.update(data)
             # The page cache and the models share one memory.
@@ -294,7 +325,8 @@ def prove(spec: Spec) -> dict[str, Any]:
             if time.monotonic() - told >= 1.0:
                 told = time.monotonic()
                 emit("progress", phase="hash", done=stream.tell(), size=size)
-    note = {"recipe": spec.recipe, "mark": mark(spec.part), "sha256": digest.hexdigest()}
+        note = {"recipe": spec.recipe, "mark": mark(os.fstat(handle)), "sha256": digest.hexdigest()}
+    spec.done.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(spec.done, note)
     return {"size": size, "sha256": digest.hexdigest()}
 
@@ -318,22 +350,21 @@ def accept(spec: Spec) -> dict[str, Any]:
         raise Failed(f"{spec.part} is not what was made: run again")
     if os.path.lexists(spec.result):
         raise Failed(f"{spec.result} has come up meanwhile: not overwritten")
+    os.close(open_part(spec))
     spec.result.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    os.chown(spec.part, 0, 0)
-    spec.part.chmod(0o644)
     spec.part.rename(spec.result)
     handle = os.open(spec.result.parent, os.O_RDONLY | os.O_DIRECTORY)
     os.fsync(handle)
     os.close(handle)
     spec.done.unlink()
+    shutil.rmtree(spec.work, ignore_errors=True)
     with contextlib.suppress(OSError):
-        spec.work.rmdir()
         spec.work.parent.rmdir()
     # Only a second reading is saved if this cannot be written.
     verified = spec.models_dir / ".gb10-verified.json"
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(verified.read_text(encoding="utf-8")) if verified.exists() else {}
-        known[str(spec.result)] = {**mark(spec.result), "sha256": ready["sha256"]}
+        known[str(spec.result)] = {**mark(spec.result.lstat()), "sha256": ready["sha256"]}
         write_atomically(verified, known)
     return ready
 

@@ -143,6 +143,8 @@ def of_readings(record: dict[str, Any], readings: dict[str, Any], percent: int) 
             found.append({"item": f"box: disk {path}", "was": f"at most {percent} % full", "is": is_})
     if readings["reboot"] is not None:
         found.append({"item": "box: reboot", "was": "not wanted", "is": shown(readings["reboot"])})
+    if readings["apt"]:
+        found.append({"item": "toolkit: apt", "was": "can read its lists", "is": readings["apt"]})
     for package, (installed, candidate) in readings["would_move"].items():
         found.append({"item": f"toolkit: apt would move {package}", "was": installed, "is": candidate})
     return found

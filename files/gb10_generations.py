@@ -2,16 +2,18 @@
 """Keep each lane that has answered, and go back to one that did.
 
 A generation is the unit file, the presets and the lane description that a verified deploy left, with the
-image that they name. ``current`` is the one that answered last.
+image that they name. The current one is that which answered last, the previous one what served before it.
 
 Usage:
   gb10_generations.py LANE.json keep                     what is installed has answered: keep it
   gb10_generations.py LANE.json list                     all of them, as one JSON object
   gb10_generations.py LANE.json back [--to TAG] [--unverified] [--why TEXT]
-      put an earlier lane in place, restart, and see that it answers. Without --to: the current one if
-      something else is installed, else the one before it. With --unverified: only if something else is
-      installed. Prints one JSON object: {"state", "reason", "to", "image", "answer"}; state is back (it
-      answers), stuck (it does not either) or nothing (there is nowhere to go).
+      put an earlier lane in place, restart, and see that it answers. Without --to: the one that an earlier
+      run was going to and did not bring to its end; else the current one if something else is installed,
+      else the previous one. With --unverified: only if something else is installed. A second run beside the
+      first waits for its end and says what it said. Prints one JSON object: {"state", "reason", "to",
+      "image", "answer"}; state is back (it answers), stuck (it does not either) or nothing (there is nowhere
+      to go).
 
 The API key, the image and the model files are never touched.
 Exit status: 0 done, 1 not, 2 bad usage.
@@ -20,134 +22,111 @@ Exit status: 0 done, 1 not, 2 bad usage.
 from __future__ import annotations
 
 import argparse
-import hashlib
+import contextlib
+import fcntl
 import json
-import os
-import shutil
+import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 # The programs lie in one folder, which is where python3 looks first.
 import gb10_router
+from gb10_history import (
+    Generation,
+    GenerationError,
+    add,
+    contents_of,
+    damaged,
+    digest,
+    digest_of,
+    lane_files,
+    read_changes,
+    read_generations,
+    record,
+    serve,
+    served_of,
+    write,
+    write_all,
+)
 
-GENERATIONS_KEPT = 10
 RESTART_SECONDS = 600
-RECORDS_KEPT = 200
-
-
-class GenerationError(Exception):
-    """There is nothing to go back to, or it cannot be put in place: one line."""
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A kept lane. ``digest`` is the sha256 over its files, ``kept`` the time in UTC."""
-
-    number: int
-    image: str
-    image_id: str
-    digest: str
-    kept: str
-
-
-def lane_files(lane: dict[str, Any], lane_path: str) -> dict[str, Path]:
-    """The files that make a generation: name in its folder to the place on the box."""
-    return {
-        "unit": Path(f"/etc/systemd/system/{lane['lane']}.service"),
-        "models.ini": Path(lane["presets"]),
-        "lane.json": Path(lane_path),
-    }
-
-
-def digest_of(files: dict[str, Path]) -> str:
-    """sha256 over the named contents, in the order of the names; empty when a file is missing."""
-    whole = hashlib.sha256()
-    try:
-        for name in sorted(files):
-            content = files[name].read_bytes()
-            whole.update(f"{name} {len(content)}\n".encode())
-            whole.update(content)
-    except OSError:
-        return ""
-    return whole.hexdigest()
-
-
-def read_generations(folder: Path) -> list[Generation]:
-    """All that are kept and whole, oldest first."""
-    found = []
-    for about in folder.glob("[0-9]*/about.json"):
-        try:
-            found.append(Generation(**json.loads(about.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError):
-            continue  # what a power cut left
-    return sorted(found, key=lambda generation: generation.number)
-
-
-def current_of(folder: Path, generations: list[Generation]) -> Generation | None:
-    """The generation that answered last; None before the first one."""
-    try:
-        number = int((folder / "current").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return next((generation for generation in generations if generation.number == number), None)
+PAUSE_SECONDS = 0.2
+GOING_TO = "going-to"  # the number of the generation that is being put in place, until it has answered
+OUTCOME = "outcome.json"  # what the last `back` said
+LABEL = re.compile(rb"--label gb10\.lane=(\S+)")
 
 
 def keep(lane: dict[str, Any], lane_path: str) -> Generation:
     """Keep what is installed, unless that is the current one already. Raises `GenerationError`."""
-    folder, files = Path(lane["generations"]), lane_files(lane, lane_path)
-    digest = digest_of(files)
-    if not digest:
-        raise GenerationError("a file of the lane is missing: run the deploy again")
-    generations = read_generations(folder)
-    current = current_of(folder, generations)
-    if current is not None and current.digest == digest:
-        return current
-    made = Generation(
-        generations[-1].number + 1 if generations else 1,
-        lane["image"],
-        image_id(lane["image"]),
-        digest,
-        stamp(),
-    )
-    fresh = folder / f".{made.number:06d}.new"
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    for name, path in files.items():
-        shutil.copyfile(path, fresh / name)
-    (fresh / "about.json").write_text(json.dumps(asdict(made), indent=1), encoding="utf-8")
-    place = folder / f"{made.number:06d}"
-    shutil.rmtree(place, ignore_errors=True)
-    os.replace(fresh, place)
-    write(folder / "current", f"{made.number}\n".encode())
-    record(folder, {"what": "kept", "number": made.number, "image": made.image})
-    for old in read_generations(folder)[:-GENERATIONS_KEPT]:
-        shutil.rmtree(folder / f"{old.number:06d}", ignore_errors=True)
-    return made
+    folder = Path(lane["generations"])
+    with alone(folder):
+        try:
+            contents = {name: path.read_bytes() for name, path in lane_files(lane, lane_path).items()}
+        except OSError:
+            raise GenerationError("a file of the lane is missing: run the deploy again") from None
+        served = served_of(folder, read_generations(folder))
+        if served and served[-1].digest == digest(contents):
+            kept = served[-1]
+        else:
+            kept = add(folder, lane["image"], image_id(lane["image"]), contents)
+            record(folder, {"what": "kept", "number": kept.number, "image": kept.image})
+        for name in (GOING_TO, OUTCOME):
+            (folder / name).unlink(missing_ok=True)
+        return kept
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[bool]:
+    """One at a time, also when the connection that began it was lost; True where another had to end first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w", encoding="ascii") as file:
+        waited = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waited = True
+                time.sleep(PAUSE_SECONDS)
+        yield waited
 
 
 def choose(
-    generations: list[Generation], current: Generation | None, installed: str, to: str, unverified: bool
+    generations: list[Generation],
+    served: list[Generation],
+    going: Generation | None,
+    installed: str,
+    to: str,
+    unverified: bool,
 ) -> Generation:
-    """Where to go back to; ``installed`` is the digest of what is in place. Raises `GenerationError`."""
+    """Where to go back to. Raises `GenerationError`.
+
+    ``served``: see `served_of`. ``going``: where an earlier run was going to. ``installed`` is the digest of
+    what is in place.
+    """
     if to:
         named = [one for one in generations if to in (one.image, one.image.rpartition(":")[2])]
         if not named:
             known = ", ".join(dict.fromkeys(one.image.rpartition(":")[2] for one in generations)) or "none"
             raise GenerationError(f"no lane with image {to} is kept: there are {known}")
-        if named[-1].digest == installed:
+        # Files that are in place are no running lane yet, where an earlier run did not come to its end.
+        if named[-1].digest == installed and going is None:
             raise GenerationError(f"the lane with image {to} is in place already")
         return named[-1]
-    if current is None:
+    if going is not None:
+        return going
+    if not served:
         raise GenerationError("no lane has answered yet: there is nothing to go back to")
-    if current.digest != installed:
-        return current
+    if served[-1].digest != installed:
+        return served[-1]
     if unverified:
         raise GenerationError("the lane is the one that answered last: going back would change nothing")
-    earlier = [one for one in generations if one.number < current.number and one.digest != installed]
+    earlier = [one for one in served if one.digest != installed]
     if not earlier:
         raise GenerationError("there is no earlier lane: this is the first that answered")
     return earlier[-1]
@@ -155,28 +134,53 @@ def choose(
 
 def back(lane: dict[str, Any], lane_path: str, to: str, unverified: bool, why: str) -> dict[str, Any]:
     """Put an earlier generation in place and see that it answers; what the usage above says."""
+    folder = Path(lane["generations"])
+    outcome = folder / OUTCOME
+    with alone(folder) as waited:
+        if waited:
+            # Asked again, over a new connection: another step back would be one too many.
+            with contextlib.suppress(OSError, ValueError):
+                said: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
+                if to in ("", said["image"], said["image"].rpartition(":")[2]):
+                    return said
+        outcome.unlink(missing_ok=True)
+        done = _back(lane, lane_path, to, unverified, why)
+        with contextlib.suppress(OSError):
+            write(outcome, json.dumps(done).encode())
+        return done
+
+
+def _back(lane: dict[str, Any], lane_path: str, to: str, unverified: bool, why: str) -> dict[str, Any]:
     folder, files = Path(lane["generations"]), lane_files(lane, lane_path)
     generations = read_generations(folder)
-    current, installed = current_of(folder, generations), digest_of(files)
+    served, installed = served_of(folder, generations), digest_of(files)
+    going = going_to(folder, generations)
     try:
-        target = choose(generations, current, installed, to, unverified)
-        if not image_id(target.image):
-            raise GenerationError(f"image {target.image} is not on this host any more: import it, or deploy")
+        target = choose(generations, served, going, installed, to, unverified)
+        refuse_image(folder, target)
+        contents = contents_of(folder, target)
+        old_unit = files["unit"].read_bytes() if files["unit"].exists() else b""
+        write(folder / GOING_TO, f"{target.number}\n".encode())
+        write_all({path: contents[name] for name, path in files.items()})
     except GenerationError as error:
         return {"state": "nothing", "reason": str(error), "to": 0, "image": "", "answer": None}
-    source = folder / f"{target.number:06d}"
-    same_unit = same(source / "unit", files["unit"])
-    for name, path in files.items():
-        write(path, (source / name).read_bytes())
-    lane = json.loads(files["lane.json"].read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = f"the lane's files cannot be written ({error}): make room, then run it again"
+        return {"state": "nothing", "reason": reason, "to": 0, "image": "", "answer": None}
+    lane = json.loads(contents["lane.json"])
     try:
-        take_up(lane, restart=not same_unit)
+        # What runs may be another lane than the files that are in place.
+        same = old_unit == contents["unit"] and running_label(lane) == label_of(contents["unit"])
+        take_up(lane, restart=not same)
         answer = gb10_router.verify(lane)
+        if answer["state"] == "answered":
+            refuse_another(lane, target, contents, files)
     except (gb10_router.RouterError, GenerationError, OSError) as error:
         answer = {"state": "down", "reason": str(error)}
     good = answer["state"] == "answered"
     if good:
-        write(folder / "current", f"{target.number}\n".encode())
+        serve(folder, served, target)
+        (folder / GOING_TO).unlink(missing_ok=True)
     entry = {"what": "back", "number": target.number, "image": target.image, "why": why, "answered": good}
     record(folder, {**entry, "from": installed[:12]})
     return {
@@ -186,6 +190,55 @@ def back(lane: dict[str, Any], lane_path: str, to: str, unverified: bool, why: s
         "image": target.image,
         "answer": answer,
     }
+
+
+def going_to(folder: Path, generations: list[Generation]) -> Generation | None:
+    """Where a run was going to that did not bring it to its end."""
+    try:
+        number = int((folder / GOING_TO).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return next((one for one in generations if one.number == number), None)
+
+
+def refuse_image(folder: Path, target: Generation) -> None:
+    """The image's name must still mean the image that answered, or one that has proven itself since."""
+    there = image_id(target.image)
+    if not there:
+        raise GenerationError(f"image {target.image} is not on this host any more: import it, or deploy")
+    proof = folder.parent / "image" / target.image.rpartition(":")[2] / "proof.json"
+    try:
+        proven = dict(json.loads(proof.read_text(encoding="utf-8"))).get("id")
+    except (OSError, ValueError, TypeError):
+        proven = None
+    if there not in (target.image_id, proven):
+        raise GenerationError(
+            f"{target.image} names another image than the one that answered, and it has proven nothing: "
+            f"docker tag {target.image_id} {target.image}, or deploy"
+        )
+
+
+def refuse_another(
+    lane: dict[str, Any], target: Generation, contents: dict[str, bytes], files: dict[str, Path]
+) -> None:
+    """What has answered must be what was put in place. Raises `GenerationError`."""
+    if running_label(lane) != label_of(contents["unit"]):
+        raise GenerationError(f"what answers is another container than that of lane {target.number}")
+    if digest_of(files) != target.digest:
+        raise GenerationError(f"somebody has changed the files of lane {target.number} meanwhile")
+
+
+def label_of(unit: bytes) -> str:
+    """The label of the container that a unit starts, which says its image and options."""
+    found = LABEL.search(unit)
+    return found[1].decode(errors="replace") if found else ""
+
+
+def running_label(lane: dict[str, Any]) -> str:
+    """The same of the container that runs; empty when there is none."""
+    command = ["docker", "inspect", "--type", "container", "--format", '{{index .Config.Labels "gb10.lane"}}']
+    done = subprocess.run([*command, lane["lane"]], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def take_up(lane: dict[str, Any], *, restart: bool) -> None:
@@ -227,56 +280,21 @@ def image_id(image: str) -> str:
     return done.stdout.strip()
 
 
-def same(one: Path, other: Path) -> bool:
-    """Whether two files have the same content."""
-    try:
-        return one.read_bytes() == other.read_bytes()
-    except OSError:
-        return False
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file, readable for all, so that a power cut leaves the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.gb10-new")
-    with open(fresh, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.chmod(fresh, 0o644)
-    os.replace(fresh, path)
-
-
-def record(folder: Path, entry: dict[str, Any]) -> None:
-    """One more line in changes.jsonl, the newest last."""
-    path = folder / "changes.jsonl"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    lines = [*lines, json.dumps({"time": stamp(), **entry})][-RECORDS_KEPT:]
-    write(path, ("\n".join(lines) + "\n").encode())
-
-
-def stamp() -> str:
-    """Now as text, UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
 def listed(lane: dict[str, Any], lane_path: str) -> dict[str, Any]:
-    """{"current": number or 0, "installed": digest, "generations": [...], "changes": [...]}."""
+    """{"current": number or 0, "served": numbers, "going_to": number or 0, "damaged": numbers, "installed":
+    digest, "generations": [...], "changes": [...]}."""
     folder = Path(lane["generations"])
     generations = read_generations(folder)
-    current = current_of(folder, generations)
-    try:
-        lines = (folder / "changes.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
+    served = [one.number for one in served_of(folder, generations)]
+    going = going_to(folder, generations)
     return {
-        "current": current.number if current else 0,
+        "current": served[-1] if served else 0,
+        "served": served,
+        "going_to": going.number if going else 0,
+        "damaged": damaged(folder, generations),
         "installed": digest_of(lane_files(lane, lane_path)),
         "generations": [asdict(one) for one in generations],
-        "changes": [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")],
+        "changes": read_changes(folder),
     }
 
 

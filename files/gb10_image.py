@@ -3,10 +3,13 @@
 
 Usage:
   gb10_image.py IMAGE.json build             build; the image gets its tag only when every proof holds
-  gb10_image.py IMAGE.json prove             the same proofs again, of the image that is there
+  gb10_image.py IMAGE.json prove             the same proofs again, of the image that is there; one that is no
+                                             build of this description is built
+  gb10_image.py IMAGE.json retag ID          the tag names ID again, unless what it names is such a build too
   gb10_image.py IMAGE.json list [whole]      all images of that name, as one JSON object; whole: with the
                                              help text of each
-  gb10_image.py IMAGE.json prune TAG...      remove these images; one that a container uses is never removed
+  gb10_image.py IMAGE.json prune TAG...      remove these images, with what was kept of their builds; one that
+                                             a container uses is never removed
 
 A build whose proofs do not hold is kept as NAME:failed, for somebody to look at. The proofs that need the
 accelerator are taken here and not in the build: Docker gives it to containers, not to builds.
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -31,8 +35,15 @@ BUILDS_KEPT = 20
 NO_MODEL = "/nonexistent.gguf"  # llama-server says what it is, then finds no model and ends
 
 
+LABEL = "gb10.image"  # which image it was built as: its tag is the hash of all that went in
+
+
 class ImageError(Exception):
     """The image is not what it should be, or Docker would not do it: one line."""
+
+
+class OtherImage(ImageError):
+    """It is no build of this description, whatever its name says."""
 
 
 def docker(*arguments: str, timeout: float = TALK_SECONDS) -> subprocess.CompletedProcess[str]:
@@ -62,20 +73,21 @@ def _good(done: subprocess.CompletedProcess[str], what: str) -> str:
 
 
 def proof_of(spec: dict[str, Any], image: str) -> dict[str, Any]:
-    """Every proof of ``image``. Raises `ImageError` with the first one that does not hold.
+    """Every proof of ``image``. Raises `ImageError` with the first one that does not hold, `OtherImage` when
+    it was made of something else.
 
     {"id", "expectation", "size" (bytes), "user", "bases", "build" (its build.json), "version",
     "options" (--help, as text), "device", "devices" (those that it lists here), "system_info"}
     """
-    shown = json.loads(_good(docker("image", "inspect", image), f"{image} is not in Docker"))[0]
+    shown = built_as(spec, image)
     try:
         build = json.loads(_kept(image, "build.json"))
         made_of = {"commit": build["commit"], "flags": build["flags"]}
     except (ValueError, KeyError, TypeError):
-        raise ImageError(f"{image} says in no build.json what it was made of") from None
+        raise OtherImage(f"{image} says in no build.json what it was made of") from None
     for what, found in made_of.items():
         if found != spec[what]:
-            raise ImageError(f"proof of the {what}: it was built with {found}, not {spec[what]}")
+            raise OtherImage(f"proof of the {what}: it was built with {found}, not {spec[what]}")
     return {
         "id": shown["Id"],
         "expectation": spec["expectation"],
@@ -88,6 +100,17 @@ def proof_of(spec: dict[str, Any], image: str) -> dict[str, Any]:
         "device": spec["lane"]["device"],
         **accelerator_proof(spec, image),
     }
+
+
+def built_as(spec: dict[str, Any], image: str) -> dict[str, Any]:
+    """What Docker says of ``image``, once that was built as the one of ``spec``. Raises `ImageError`."""
+    shown: dict[str, Any] = json.loads(_good(docker("image", "inspect", image), f"{image} is not in Docker"))[
+        0
+    ]
+    name = (shown["Config"].get("Labels") or {}).get(LABEL, "nothing of this kind")
+    if name != spec["image"]:
+        raise OtherImage(f"{image} was built as {name}, not as {spec['image']}")
+    return shown
 
 
 def _base(reference: str) -> str:
@@ -140,13 +163,14 @@ def build(spec: dict[str, Any]) -> None:
     history = read_history(spec)
     if history:
         print(f"gb10: the last build took {history[-1]['seconds']:.0f} s", flush=True)
-    started = time.time()
+    started, clock = time.time(), time.monotonic()  # the time of day may be set meanwhile
     iid = folder / "image.id"
     # Its output is the job's: BuildKit's own words, with ninja's progress in them.
-    command = ["docker", "build", "--progress=plain", f"--iidfile={iid}", str(folder / "context")]
+    command = ["docker", "build", "--progress=plain", f"--label={LABEL}={spec['image']}"]
+    command += [f"--iidfile={iid}", str(folder / "context")]
     if subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode:
         raise ImageError("docker build failed")
-    seconds = time.time() - started
+    seconds = time.monotonic() - clock
     image = iid.read_text(encoding="ascii").strip()
     try:
         proof = proof_of(spec, image)
@@ -175,15 +199,43 @@ def summary(proof: dict[str, Any]) -> str:
 
 
 def prove(spec: dict[str, Any]) -> None:
-    """Take the proofs of an image that is there, as one that came from a file. Raises `ImageError`."""
-    proof = proof_of(spec, spec["image"])
+    """Take the proofs of an image that is there, as one that came from a file. Raises `ImageError`.
+
+    One that only has the name of ours is built; one that is ours and does not work here would not by that.
+    """
+    try:
+        proof = proof_of(spec, spec["image"])
+    except OtherImage as error:
+        print(f"gb10: {error}: it is built again", flush=True)
+        build(spec)
+        return
     path = Path(spec["folder"]) / "proof.json"
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        known = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         known = {}
+    if known.get("id") != proof["id"]:
+        known = {}  # the time of another build
     write_json(path, {key: known[key] for key in ("built", "seconds") if key in known} | proof)
     print(f"gb10: {spec['image']} is proven: {summary(proof)}", flush=True)
+
+
+def retag(spec: dict[str, Any], former: str) -> None:
+    """Undo what somebody did to the tag: it names the image with the id ``former`` again, if that is there.
+
+    A build of this description, as one that was imported, stays: it has to prove itself next. Nothing is
+    removed. Raises `ImageError`.
+    """
+    try:
+        built_as(spec, spec["image"])
+    except OtherImage as error:
+        if docker("image", "inspect", former).returncode:
+            print(f"gb10: {error}: it is built again", flush=True)
+            return
+        _good(docker("image", "tag", former, spec["image"]), "docker image tag")
+        print(f"gb10: {error}: the tag names {former} again", flush=True)
+    else:
+        print(f"gb10: {spec['image']} is another build of the same now: it has to prove itself", flush=True)
 
 
 def read_history(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -274,12 +326,18 @@ def prune(spec: dict[str, Any], tags: list[str]) -> None:
             raise ImageError(f"{image} is not an image of {spec['name']}")
         # Without --force: Docker itself refuses an image that a container uses.
         _good(docker("image", "rm", image), f"{image} is not removed")
+        folder = Path(spec["folder"]).parent / image.rpartition(":")[2]
+        if folder != Path(spec["folder"]):
+            # A proof that outlives its image would be taken for that of the next one of this name.
+            shutil.rmtree(folder, ignore_errors=True)
         print(f"gb10: {image} removed", flush=True)
 
 
 def main(arguments: list[str]) -> int:
     verbs = {"build": build, "prove": prove}
-    if len(arguments) < 2 or arguments[1] not in (*verbs, "list", "prune"):
+    more = {"list": (2, 3), "prune": (3, 99), "retag": (3, 3)}
+    fewest, most = more.get(arguments[1] if len(arguments) > 1 else "", (2, 2))
+    if not fewest <= len(arguments) <= most or arguments[1] not in (*verbs, *more):
         print(__doc__, file=sys.stderr)
         return 2
     try:
@@ -288,6 +346,8 @@ def main(arguments: list[str]) -> int:
             print(json.dumps({"images": images(spec, whole=arguments[2:] == ["whole"])}))
         elif arguments[1] == "prune":
             prune(spec, arguments[2:])
+        elif arguments[1] == "retag":
+            retag(spec, arguments[2])
         else:
             verbs[arguments[1]](spec)
     except ImageError as error:

@@ -7,7 +7,8 @@ Reads one line of standard input: {"before": text that must be there now, "conte
 content in place, runs the command, prints {"held": true}. Then it waits for the end of its input (the caller
 has let go, was interrupted, its connection is gone) or for two minutes in which the caller says nothing. The
 file becomes what it was, with its owner and mode, and the command runs again. Where somebody else has written
-it meanwhile, a deploy say, that is left alone.
+it meanwhile, a deploy say, that is left alone, and it is a failure: what the caller measured was not what it
+asked for. Only one at a time holds: the folder's lock is kept until the end of this process, however it ends.
 
 A power cut in between leaves the other file: the next deploy finds and corrects it.
 Exit status: 0 all is as before; 1 not, with the reason on standard error.
@@ -16,6 +17,7 @@ Python 3.10 or newer, standard library only.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -76,25 +78,41 @@ def wait_for_end(wire: int) -> None:
             return
 
 
+def alone(folder: Path) -> None:
+    """Keep ``folder``'s lock until this process ends. Raises `Failed` when another one has it.
+
+    The folder's own, not a file's: nothing is left behind, and `put` gives the file a new inode.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Failed(f"the presets in {folder} are held by another bench: wait for its end") from None
+
+
 def hold(path: Path, command: list[str]) -> None:
     """Hold until the end of the input. Raises `Failed`."""
     wanted = json.loads(sys.stdin.readline())
+    alone(path.parent)
     before, content = wanted["before"].encode(), wanted["content"].encode()
     if path.read_bytes() != before:
         raise Failed(f"{path} has been changed meanwhile: nothing was done")
+    placed = False
     try:
         put(path, content)
+        placed = True
         reread(command)
         print(json.dumps({"held": True}), flush=True)
         wait_for_end(sys.stdin.fileno())
     finally:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        if path.read_bytes() == content:
+        now = path.read_bytes()
+        if now == content:
             put(path, before)
             reread(command)
-        elif path.read_bytes() != before:
-            print(f"{path} has been changed by somebody else: left as it is", file=sys.stderr)
+        elif placed or now != before:
+            raise Failed(f"{path} has been changed by somebody else: left as it is")
 
 
 def _stop(number: int, _frame: Any) -> None:

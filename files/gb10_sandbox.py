@@ -8,7 +8,8 @@ Prints one JSON object: {"passed": bool, "why": text, empty when it passed}. Exi
 This program bounds the time and tells the reasons apart. It does not confine anything: that is what the
 unit it is started in is for (gb10/bench/sandbox.py has its properties). The answer gets neither our output
 nor our input, and what counts is a mark that is written after the last test: an answer that ends early has
-not passed.
+not passed. It shares its process with its tests, so a program that looks for the mark can find it: the tests
+measure honest answers.
 
 Python 3.10 or newer, standard library only.
 """
@@ -26,13 +27,15 @@ import sys
 VERDICT_BYTES = 4096
 # The answer's own process. Its name is that of a module, so a program that guards its main part stays quiet.
 CHILD = r"""
-import json, os, sys
+import json, os, sys, types
 job = json.loads(sys.stdin.read())
 sys.stdin = open(os.devnull)
 def say(mark, why):
-    os.write(job["verdict"], json.dumps({"mark": mark, "why": why[:500]}).encode())
+    os.write(job["verdict"], json.dumps({"mark": mark, "why": why[:300]}).encode())
     os._exit(0)
-space = {"__name__": "answer"}
+# A module that can be found: dataclasses and pickle look their classes' module up.
+sys.modules["answer"] = types.ModuleType("answer")
+space = sys.modules["answer"].__dict__
 try:
     exec(compile(job["code"], "answer", "exec"), space)
 except BaseException as error:
@@ -78,7 +81,7 @@ def judge(code: str, tests: str, seconds: float) -> tuple[bool, str]:
         # The first one: an answer that forks says it twice.
         said, _ = json.JSONDecoder().raw_decode(os.read(read, VERDICT_BYTES).decode())
         passed, why = said["mark"] == mark, one_line(str(said["why"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False, ending(child.returncode)
     finally:
         os.close(read)

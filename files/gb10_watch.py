@@ -22,9 +22,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gb10_router as router
-import gb10_watch_signals as signals
+import gb10_watch_kernel as kernel
 from gb10_watch_eyes import Eyes, ask_hand
 from gb10_watch_judge import judge
+from gb10_watch_memory import Told, remembered, to_remember
 from gb10_watch_report import (
     LEVELS,
     Notifier,
@@ -40,9 +41,7 @@ from gb10_watch_state import (
     HEALTHY,
     Action,
     Done,
-    History,
     Observation,
-    Recovery,
     Settings,
     Verdict,
 )
@@ -57,41 +56,6 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     return Settings(**{**values, "actions": frozenset(values["actions"])})
 
 
-def remembered(path: str) -> History:
-    """What an earlier run has kept. Anything else than what it writes counts as nothing.
-
-    Its times are of the same clock: the folder does not outlive a boot.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            kept = json.load(file)
-        recovery = kept["recovery"]
-        return History(
-            attempts=tuple(float(at) for at in kept["attempts"]),
-            crashes=tuple(float(at) for at in kept["crashes"]),
-            restarts=int(kept["restarts"]) if kept["restarts"] is not None else None,
-            stopped=str(kept["stopped"]),
-            proven=str(kept["proven"]),
-            recovery=None if recovery is None else Recovery(float(recovery["began"]), str(recovery["why"])),
-        )
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return History()
-
-
-def to_remember(history: History) -> str:
-    """What must outlive a restart of the watch: else it would forget how often it has acted."""
-    recovery = history.recovery
-    kept = {
-        "attempts": history.attempts,
-        "crashes": history.crashes,
-        "restarts": history.restarts,
-        "stopped": history.stopped,
-        "proven": history.proven,
-        "recovery": None if recovery is None else {"began": recovery.began, "why": recovery.why},
-    }
-    return json.dumps(kept) + "\n"
-
-
 def systemd(text: str) -> None:
     """Tell systemd, where it wants to be told."""
     path = os.environ.get("NOTIFY_SOCKET", "")
@@ -99,7 +63,9 @@ def systemd(text: str) -> None:
         return
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
-            connection.sendto(text.encode(), "\0" + path[1:] if path.startswith("@") else path)
+            connection.sendto(
+                text.encode(errors="replace"), "\0" + path[1:] if path.startswith("@") else path
+            )
     except OSError:
         pass
 
@@ -116,10 +82,11 @@ class Watch:
         self.record = Record(f"{config['folder']}/actions.jsonl")
         self.notifier = Notifier(config["notify_command"], config["webhook_file"])
         self.state_file = f"{config['run']}/state.json"
-        self.history = remembered(self.state_file)
-        self.state, self.since = HEALTHY, clock_text()
-        self.keys: frozenset[str] = frozenset()
+        self.history, told = remembered(self.state_file)
+        # What has been told already is not told again.
+        self.state, self.since, self.keys = told or Told(HEALTHY, clock_text(), frozenset())
         self.counts = {"restart": 0, "stop": 0, "unload": 0}
+        self.stale: frozenset[str] = frozenset()
         self.looks, self.began = 0, clock_text()
         self._kept = ""
 
@@ -136,6 +103,7 @@ class Watch:
             self._begin(action, now, verdict)
         if verdict.canaries:
             self.eyes.ask_canaries(verdict.canaries)
+        self.eyes.fully = verdict.ask_fully
         self._tell(now, verdict)
         return verdict
 
@@ -193,6 +161,9 @@ class Watch:
             before, self.state, self.since = self.state, verdict.state, clock_text()
             self._notify({"event": "state", "before": before}, verdict)
         self.keys = keys
+        for name in now.stale.keys() - self.stale:
+            say(5, f"the baseline of {name} is of {now.stale[name]}: measure it again")
+        self.stale = frozenset(now.stale)
         self.looks += 1
         usage = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -210,15 +181,16 @@ class Watch:
                 "interval_seconds": self.config["interval_seconds"],
             },
         }
-        told = document(now, verdict, self.config, signals.memory(), extra)
+        told = document(now, verdict, self.config, kernel.memory(), extra)
         run = self.config["run"]
         write_file(f"{run}/status.json", json.dumps(told) + "\n")
         write_file(f"{run}/gb10.prom", prometheus(now, verdict, self.config, self.counts))
-        kept = to_remember(verdict.history)
+        kept = to_remember(verdict.history, Told(self.state, self.since, self.keys))
         if kept != self._kept:
             write_file(self.state_file, kept)
             self._kept = kept
-        systemd(f"READY=1\nWATCHDOG=1\nSTATUS={verdict.state}{': ' if words else ''}{words[:200]}\n")
+        shown = f"{verdict.state}{': ' if words else ''}{router.one_line(words)[:200]}"
+        systemd(f"READY=1\nWATCHDOG=1\nSTATUS={shown}\n")
 
     def _notify(self, message: dict[str, Any], verdict: Verdict) -> None:
         self.notifier.tell(

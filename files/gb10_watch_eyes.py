@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import gb10_router as router
+import gb10_watch_kernel as kernel
 import gb10_watch_signals as signals
 from gb10_watch_state import Done, Model, Observation, Probe
 
@@ -46,6 +47,10 @@ class Jobs:
     def running(self, name: str) -> bool:
         thread = self._threads.get(name)
         return thread is not None and thread.is_alive()
+
+    def pending(self, name: str) -> bool:
+        """True from its start until its outcome has been taken."""
+        return name in self._threads
 
     def start(self, name: str, work: Callable[[], Any]) -> None:
         """Begin ``work``; nothing while the last one of that name is at it."""
@@ -94,36 +99,52 @@ class Eyes:
     """``config`` is watch.json, ``lane`` is lane.json. Times are of ``time.monotonic``."""
 
     def __init__(
-        self, config: Mapping[str, Any], lane: dict[str, Any], proc: str = "/proc", sys: str = "/sys"
+        self,
+        config: Mapping[str, Any],
+        lane: dict[str, Any],
+        proc: str = "/proc",
+        sys: str = "/sys",
+        run: str = "/run",
     ) -> None:
-        self.config, self.lane, self.proc, self.sys = config, lane, proc, sys
+        self.config, self.lane, self.proc, self.sys, self.run = config, lane, proc, sys, run
         self.jobs = Jobs()
-        self.kernel = signals.KernelLog(config["kernel_log"])
+        self.kernel = kernel.KernelLog(config["kernel_log"])
         self.container, self.cgroup = "", ""
         self.children: dict[str, int] = {}
         self.probe: Probe | None = None
+        self.fully = False  # whether the next probe asks llama.cpp itself
         self.canaries: tuple[str, ...] = ()
+        self._full = False  # whether the one under way does
         self._due: dict[str, float] = {}
         self._skip: dict[str, float] = {}
         self._rivals: tuple[str, ...] = ()
         self._users: dict[int, str] = {}
+        self._users_fault = ""  # why it is not known who uses the accelerator
         self._gone: dict[str, str] = {}
+        self._stale: dict[str, str] = {}
         self._asked = 0.0  # when the router was
         self._models: tuple[Model, ...] = ()  # what it last said, without figures
 
     def look(self, at: float) -> Observation:
         """One observation at the time ``at``."""
+        # Before the unit is read: its state is then one of after the action.
+        done = self._done()
         unit = signals.unit_of(f"{self.lane['lane']}.service")
+        # Before the counters are read: what a canary has made is then in them.
+        canaries = self._canaries()
+        asking = frozenset(self.canaries) if self.jobs.pending("canary") else frozenset()
         models, fault, refusal = self._router(at) if unit.active == "active" else ((), "", "")
-        self._find_container()
+        if self._find_container():
+            # Looking for it took a while: the start of the unit that it belongs to.
+            unit = signals.unit_of(f"{self.lane['lane']}.service")
         before = dict(self.children)
         self.children = signals.children_of(self.cgroup, self.proc, self.sys) if self.cgroup else {}
-        done = self._done()
-        busy = self.jobs.running("action")
+        # Until its outcome is told, too.
+        busy = self.jobs.pending("action")
         if unit.active == "active" and self.container and not busy:
             self._probe(at)
         # A child that was killed has gone: its name is known from the look before.
-        events = signals.kernel_events(self.kernel.lines(), {**before, **self.children})
+        events = kernel.kernel_events(self.kernel.lines(), {**before, **self.children})
         return Observation(
             at=at,
             unit=unit,
@@ -131,15 +152,17 @@ class Eyes:
             router_fault=fault,
             refusal=refusal,
             models=tuple(self._seen(model, at) for model in models),
-            available_mib=signals.memory(self.proc)["available"],
-            pressure_percent=signals.pressure_percent(self.proc),
+            available_mib=kernel.memory(self.proc)["available"],
+            pressure_percent=kernel.pressure_percent(self.proc),
             events=events,
             rivals=self._all_rivals(at),
             probe=self.probe,
-            canaries=self._canaries(),
-            asking=frozenset(self.canaries) if self.jobs.running("canary") else frozenset(),
+            canaries=canaries,
+            asking=asking,
             busy=busy,
             done=done,
+            blind=self._blind(),
+            stale=self._stale_baselines(at),
         )
 
     def due(self, what: str, at: float, seconds: float) -> bool:
@@ -174,7 +197,7 @@ class Eyes:
             if waited < ROUTER_SECONDS:
                 return self._models, "", ""
             return (), f"nothing in {waited:.0f} s", ""
-        if isinstance(outcome.error, OSError):
+        if isinstance(outcome.error, (ConnectionError, TimeoutError)):
             return (), router.one_line(str(outcome.error)), ""
         if outcome.error is not None:
             return (), "", router.one_line(f"{outcome.error}")
@@ -185,12 +208,15 @@ class Eyes:
                 self._skip[model.name] = at + SKIP_SECONDS
         return models, "", ""
 
-    def _find_container(self) -> None:
+    def _find_container(self) -> bool:
+        """True when another one was found, or none any more."""
+        before = self.container
         if not signals.container_alive(self.cgroup, self.sys):
             self.container, self.cgroup = signals.find_container(self.lane["presets"], self.proc)
             # What was seen in another container is nothing, and the new one is looked at now.
             self.probe, self._due["probe"] = None, 0.0
             self._models = ()
+        return self.container != before
 
     def _seen(self, model: Model, at: float) -> Model:
         if self.due("files", at, FILES_SECONDS):
@@ -204,8 +230,9 @@ class Eyes:
 
     def _probe(self, at: float) -> None:
         if not self.jobs.running("probe") and at >= self._due.get("probe", 0.0):
-            self._due["probe asked"] = at
-            self.jobs.start("probe", lambda: ask_hand(self.config["socket"], "probe", 40))
+            self._due["probe asked"], self._full = at, self.fully
+            verb = "devices" if self._full else "probe"
+            self.jobs.start("probe", lambda: ask_hand(self.config["socket"], verb, 40))
         # It is quick as a rule; one that takes longer is collected by a later look.
         outcome = self.jobs.outcome("probe", PROBE_SECONDS)
         if outcome is not None:
@@ -214,7 +241,7 @@ class Eyes:
             answer, text = value.get("answer"), router.one_line(str(value.get("text", "")))
             if answer not in ("yes", "no"):
                 answer, text = "unknown", text or router.one_line(str(outcome.error))
-            self.probe = Probe(asked, answer, text)
+            self.probe = Probe(asked, answer, text, self._full)
             # What hangs is left alone for a while.
             pause = UNKNOWN_SECONDS if answer == "unknown" else self.config["probe"]["seconds"]
             self._due["probe"] = asked + pause
@@ -227,13 +254,29 @@ class Eyes:
             )
         if config["processes"]["command"]:
             outcome = self.jobs.outcome("processes")
-            if outcome is not None and outcome.error is None and outcome.value.get("answer") == "yes":
-                self._users = signals.accelerator_users(
-                    str(outcome.value.get("text", "")), config["processes"]["allowed"]
-                )
+            if outcome is not None:
+                self._take_users(outcome)
             if not self.jobs.running("action") and self.due("processes", at, config["processes"]["seconds"]):
                 self.jobs.start("processes", lambda: ask_hand(config["socket"], "processes", 30))
         return (*self._rivals, *signals.accelerator_rivals(self._users, self.cgroup, self.proc))
+
+    def _take_users(self, outcome: Outcome) -> None:
+        value = outcome.value if outcome.error is None else {}
+        text = str(value.get("text", ""))
+        if value.get("answer") == "yes":
+            self._users_fault = ""
+            self._users = signals.accelerator_users(text, self.config["processes"]["allowed"])
+        else:
+            self._users_fault = router.one_line(text or str(outcome.error or "no answer"))
+
+    def _blind(self) -> dict[str, str]:
+        found = {"the kernel's log": self.kernel.fault, "who is on the GPU": self._users_fault}
+        return {what: why for what, why in found.items() if why}
+
+    def _stale_baselines(self, at: float) -> dict[str, str]:
+        if self.due("stale", at, FILES_SECONDS):
+            self._stale = signals.stale_baselines(self.config["measured"], self.lane, self.run)
+        return self._stale
 
     def _canaries(self) -> dict[str, float]:
         outcome = self.jobs.outcome("canary")

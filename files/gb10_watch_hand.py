@@ -6,21 +6,27 @@ Usage: gb10_watch_hand.py WATCH.json      started by gb10-watch-hand.socket
 It reads one word from each connection and answers with one JSON object {"answer", "text"}:
   probe       run the probe's command in the lane's container: yes, no (it does not find the accelerator) or
               unknown (it could not be run)
+  devices     the same with llama.cpp's own list of devices, which takes longer
   processes   run the command that lists the accelerator's users: yes with its output, or unknown
   restart     restart the lane's unit: yes, or no with the reason
   stop        stop it
 Whatever else comes in, however it is written, is refused: nothing of a caller gets into a command line.
-It ends when nobody has asked for a while; the socket starts it again.
+Each word is done beside the others, once at a time: a driver that hangs keeps no restart away. It ends when
+nobody has asked for a while; the socket starts it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -29,10 +35,21 @@ IDLE_SECONDS = 120.0
 PROBE_SECONDS = 15.0
 AGAIN_SECONDS = 1.0
 RESTART_SECONDS = 300.0
+KILL_SECONDS = 0.5
 MOST_RESTARTS = 10  # an hour, whoever asks: the last door against a watch that has gone mad
-_NO_CONTAINER = re.compile(
-    r"No such container|is not running|Cannot connect to the Docker|is paused|context "
+MOST_CONNECTIONS = 16
+# Docker, runc and what is between them speak here, and not the probe.
+_NOT_THE_PROBE = re.compile(
+    r"OCI runtime|Error response from daemon|error during connect|Cannot connect to the Docker|rpc error"
+    r"|No such container|permission denied while trying to connect"
+    r"|context (?:deadline|canceled)|unable to upgrade to"
+    # And this says nothing of the accelerator.
+    r"|out of memory",
+    re.IGNORECASE,
 )
+# The probe's program was found, and the driver's library was not.
+_NO_LIBRARY = "error while loading shared libraries"
+_left: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}  # killed, and not ended yet
 
 
 def one_line(text: str) -> str:
@@ -49,29 +66,59 @@ def last_words(lane: dict[str, Any]) -> str:
 
 
 def run(command: Sequence[str], timeout: float) -> tuple[int | None, str]:
-    """Exit status (None: it did not end, or there is no such command) and what it printed."""
+    """Exit status (None: it did not end, or there is no such command) and what it printed.
+
+    A process that waits for a driver cannot even be killed: it is not waited for, and not started a second
+    time beside itself.
+    """
+    key = tuple(command)
+    if hanging(key):
+        return None, f"{command[0]} of an earlier look still hangs"
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=timeout,
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return None, f"{command[0]} has not ended after {timeout:.0f} s"
     except OSError as error:
         return None, f"{command[0]}: {error.strerror}"
-    return done.returncode, done.stdout[-65536:].decode(errors="replace")
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _left[key] = process
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_SECONDS)
+        return None, f"{command[0]} has not ended after {timeout:.0f} s"
+    return process.returncode, output[-65536:].decode(errors="replace")
+
+
+def hanging(key: tuple[str, ...] | None = None) -> bool:
+    """True while a command that was killed has not ended: this one, or any."""
+    for one, process in list(_left.items()):
+        if process.poll() is not None:
+            _left.pop(one, None)
+    return bool(_left) if key is None else key in _left
 
 
 def judge_probe(status: int | None, output: str, expect: str) -> dict[str, str]:
-    """What a probe's exit status and output say."""
+    """What a probe's exit status and output say: "no" only where its own program ran and spoke."""
     last = one_line((output.strip().splitlines() or ["no output"])[-1])
-    if status is None or (status and _NO_CONTAINER.search(output)):
-        return {"answer": "unknown", "text": last}
-    return {"answer": "yes" if status == 0 and re.search(expect, output) else "no", "text": last}
+    if status == 0 and re.search(expect, output):
+        return {"answer": "yes", "text": last}
+    ran = status is not None and output.strip() and not _NOT_THE_PROBE.search(output)
+    if status in (126, 127):  # there is no such program, or none that can be run
+        ran = ran and _NO_LIBRARY in output
+    elif status is not None:
+        # 125 is Docker's; above 128 a signal has ended it. (255 is what nvidia-smi says without a driver.)
+        ran = ran and status != 125 and not 128 <= status <= 192
+    return {
+        "answer": "no" if ran else "unknown",
+        "text": last if output.strip() else f"{last}, status {status}",
+    }
 
 
 class Hand:
@@ -81,38 +128,75 @@ class Hand:
         self.config, self.lane = config, lane
         self.unit = f"{lane['lane']}.service"
         self.restarts: list[float] = []
+        self._at_work: set[str] = set()
+        self._lock = threading.Lock()
+
+    def at_work(self) -> bool:
+        """True while something is done, or hangs."""
+        return bool(self._at_work) or hanging()
+
+    def once(self, verb: str) -> dict[str, str]:
+        """`answer`, unless the same is being done already."""
+        with self._lock:
+            if verb in self._at_work:
+                return {"answer": "unknown", "text": "the one before has not ended yet"}
+            self._at_work.add(verb)
+        try:
+            return self.answer(verb)
+        finally:
+            with self._lock:
+                self._at_work.discard(verb)
 
     def answer(self, verb: str) -> dict[str, str]:
-        if verb == "probe":
-            answer = self.probe()
+        if verb in ("probe", "devices"):
+            answer = self.probe(verb)
             if answer["answer"] == "no":
                 # A second process must agree: what comes of a "no" is a restart.
                 time.sleep(AGAIN_SECONDS)
-                answer = self.probe()
+                answer = self.probe(verb)
             return answer
         if verb == "processes" and self.config["processes"]["command"]:
             status, output = run(self.config["processes"]["command"], PROBE_SECONDS)
-            return {"answer": "unknown" if status else "yes" if status == 0 else "unknown", "text": output}
+            return {"answer": "yes" if status == 0 else "unknown", "text": output}
         if verb == "restart":
             return self.restart()
         if verb == "stop":
             return self.systemctl("stop")
         return {"answer": "no", "text": "there is no such verb"}
 
-    def probe(self) -> dict[str, str]:
-        probe = self.config["probe"]
+    def probe(self, verb: str) -> dict[str, str]:
+        probe = self.config[verb]
         command = ["docker", "exec", self.lane["lane"], *probe["command"]]
         return judge_probe(*run(command, PROBE_SECONDS), probe["expect"])
 
     def restart(self) -> dict[str, str]:
         now = time.monotonic()
-        self.restarts = [at for at in self.restarts if now - at < 3600]
+        self.restarts = [at for at in {*self.restarts, *self._kept()} if 0 <= now - at < 3600]
         if len(self.restarts) >= MOST_RESTARTS:
             return {"answer": "no", "text": f"{MOST_RESTARTS} restarts in an hour are enough"}
         self.restarts.append(now)
+        self._keep()
         # The unit's start limit is there for crashes: it must not count these.
         run(["systemctl", "reset-failed", self.unit], 30)
         return self.systemctl("restart")
+
+    def _kept(self) -> list[float]:
+        """The restarts of before this program was started, times of this boot's clock."""
+        try:
+            with open(self.config["restarts_file"], encoding="ascii") as file:
+                return [float(at) for at in json.load(file)]
+        except (OSError, ValueError, TypeError):
+            return []
+
+    def _keep(self) -> None:
+        path = self.config["restarts_file"]
+        try:
+            with open(f"{path}.new", "w", encoding="ascii") as file:
+                json.dump(self.restarts, file)
+            os.replace(f"{path}.new", path)
+        except OSError as error:
+            # Better once too often than never.
+            print(f"<4>{path} cannot be written: {error.strerror}", flush=True)
 
     def systemctl(self, verb: str) -> dict[str, str]:
         status, output = run(["systemctl", verb, self.unit], RESTART_SECONDS)
@@ -131,21 +215,28 @@ def peer_of(connection: socket.socket) -> int:
 
 
 def serve(hand: Hand, listener: socket.socket, allowed: Sequence[int], idle: float = IDLE_SECONDS) -> None:
-    """Answer one connection after the other until none has come for ``idle`` seconds."""
+    """Answer each connection until none has come for ``idle`` seconds and nothing is being done."""
     listener.settimeout(idle)
     while True:
         try:
             connection, _ = listener.accept()
         except TimeoutError:
+            if hand.at_work():
+                continue
             return
-        with connection:
-            connection.settimeout(5)
-            try:
-                if peer_of(connection) in allowed:
-                    verb = connection.makefile("rb").readline(64).decode("ascii", "replace").strip()
-                    connection.sendall(json.dumps(hand.answer(verb)).encode())
-            except OSError:
-                continue  # the other end has gone
+        if threading.active_count() > MOST_CONNECTIONS:
+            connection.close()
+            continue
+        threading.Thread(target=serve_one, args=(hand, connection, allowed), daemon=True).start()
+
+
+def serve_one(hand: Hand, connection: socket.socket, allowed: Sequence[int]) -> None:
+    """One question and its answer."""
+    with connection, contextlib.suppress(OSError):  # the other end may have gone
+        connection.settimeout(5)
+        if peer_of(connection) in allowed:
+            verb = connection.makefile("rb").readline(64).decode("ascii", "replace").strip()
+            connection.sendall(json.dumps(hand.once(verb)).encode())
 
 
 def main(arguments: list[str]) -> int:

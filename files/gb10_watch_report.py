@@ -34,8 +34,8 @@ def clock_text() -> str:
 
 
 def say(level: int, text: str) -> None:
-    """One line in the journal."""
-    print(f"<{level}>{text}", flush=True)
+    """One line in the journal, whatever is in it."""
+    print(f"<{level}>{''.join(c if c.isprintable() else ' ' for c in text)}", flush=True)
 
 
 def write_file(path: str, text: str) -> None:
@@ -104,6 +104,7 @@ def document(
                 if model.name in history.speeds
                 else None,
                 "baseline": baselines.get(model.name),
+                "baseline_stale": now.stale.get(model.name, ""),
             }
             for model in now.models
         ],

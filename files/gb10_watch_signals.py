@@ -1,4 +1,4 @@
-"""What the watch reads: router, processes, memory, kernel log. Nothing here loads, evicts or slows a model.
+"""What the watch reads of router, unit and processes. Nothing here loads, evicts or slows a model.
 
 Each function reads one thing and gives plain values; what they mean is decided in gb10_watch_judge.py.
 Imported by gb10_watch.py; python3 standard library only.
@@ -13,25 +13,30 @@ import re
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import gb10_router as router
-from gb10_watch_state import Event, Model, Unit
+from gb10_watch_state import Model, Unit
 
 MODELS_SECONDS = 3.0
 # For the figures of all models together: a child in the middle of a large batch answers late or not at all.
 FIGURES_SECONDS = 4.0
 LEAST_SECONDS = 0.3
 MOST_MODELS = 500
+NAME_LENGTH = 200
 TOKENS = "llamacpp:tokens_predicted_total"
 SECONDS = "llamacpp:tokens_predicted_seconds_total"
 PROCESSING = "llamacpp:requests_processing"
 DEFERRED = "llamacpp:requests_deferred"
+DECODES = "llamacpp:n_decode_total"
+GUESSED = "llamacpp:spec_decode_num_accepted_tokens_total"
 _CONTAINER = re.compile(r"(?:docker[-/])([0-9a-f]{64})(?:\.scope)?$")
-_OOM = re.compile(r"[Oo]ut of memory: Killed process (\d+) \(([^)]*)\)")
-_DRIVER = re.compile(r"NVRM: .*(?:Xid|GPU has fallen off|RmInitAdapter failed)|nvidia-uvm: .*[Ee]rror")
+
+
+class Unasked(Exception):
+    """The watch itself could not ask."""
 
 
 # -- the router ---------------------------------------------------------------------------------------
@@ -41,16 +46,31 @@ def router_models(lane: dict[str, Any], skip: frozenset[str] = frozenset()) -> t
     """The router's models, those that are loaded with their figures, as far as they come in time.
 
     ``skip`` are models that have not answered just now: they are not asked again at once. Raises
-    ``RouterError``, OSError where nothing answers.
+    ``RouterError``, `Unasked` where it could not be asked, ConnectionError or TimeoutError where nothing
+    answers.
     """
+    try:
+        return _router_models(lane, skip)
+    except (ConnectionError, TimeoutError, router.RouterError):
+        raise
+    except OSError as error:
+        # The key that is not there, no file left to open, no port, no name: of the router it says nothing.
+        at = lane["key_file"] if error.filename is not None else "the router"
+        what = "read the API key" if error.filename is not None else "ask it"
+        raise Unasked(f"the watch cannot {what} ({at}: {error.strerror or error})") from None
+
+
+def _router_models(lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, ...]:
     states = router.model_states(router.request(lane, "GET", "/models", timeout=MODELS_SECONDS))
     if len(states) > MOST_MODELS:
         raise router.RouterError(f"GET /models names {len(states)} models: is this llama.cpp?")
     models = []
     until = time.monotonic() + FIGURES_SECONDS
-    for name, (state, failed) in states.items():
+    for called, (state, failed) in states.items():
+        name = clean(called)
         figures: dict[str, float] = {}
-        if state == "loaded" and name not in skip:
+        # What is no name of ours is shown, and not asked.
+        if state == "loaded" and name not in skip and name == called:
             # One that is busy, or on its way out, gives none: the next look tells.
             with contextlib.suppress(router.RouterError, OSError):
                 figures = read_metrics(_metrics(lane, name, until))
@@ -60,29 +80,33 @@ def router_models(lane: dict[str, Any], skip: frozenset[str] = frozenset()) -> t
         models.append(
             Model(
                 name,
-                state,
+                clean(state),
                 failed,
                 tokens=figures.get(TOKENS),
                 seconds=figures.get(SECONDS),
                 requests=requests,
+                decodes=figures.get(DECODES),
+                guessed=figures.get(GUESSED, 0.0),
             )
         )
     # The counters move when an answer ends; one that is long and alone shows its speed before.
     if sum(model.requests or 0 for model in models) == 1:
-        models = [
-            replace(model, answer=_answer(lane, model.name, until)) if model.requests else model
-            for model in models
-        ]
+        models = [_written(lane, model, until) if model.requests else model for model in models]
     return tuple(models)
 
 
-def _answer(lane: dict[str, Any], model: str, until: float) -> tuple[int, int] | None:
-    query = urllib.parse.urlencode({"model": model, "autoload": "false"})
+def clean(name: str) -> str:
+    """A name as it may stand in a journal, a file and a message to systemd."""
+    return router.one_line(name)[:NAME_LENGTH] or "?"
+
+
+def _written(lane: dict[str, Any], model: Model, until: float) -> Model:
+    query = urllib.parse.urlencode({"model": model.name, "autoload": "false"})
     try:
         slots = router.request(lane, "GET", f"/slots?{query}", timeout=_left(until))
     except (router.RouterError, OSError):
-        return None  # not served, or busy
-    return read_answer(slots)
+        return model  # not served, or busy
+    return replace(model, answer=read_answer(slots), depth=read_depth(slots))
 
 
 def read_answer(slots: Any) -> tuple[int, int] | None:
@@ -99,6 +123,14 @@ def read_answer(slots: Any) -> tuple[int, int] | None:
     return (task, tokens) if tokens > 0 else None
 
 
+def read_depth(slots: Any) -> int | None:
+    """Tokens of the longest sequence that is worked on, its prompt among them; None for any other shape."""
+    try:
+        return max(int(slot["n_prompt_tokens"]) for slot in slots if slot["is_processing"])
+    except (LookupError, TypeError, ValueError, OverflowError):
+        return None
+
+
 def _left(until: float) -> float:
     return max(LEAST_SECONDS, until - time.monotonic())
 
@@ -110,12 +142,12 @@ def _metrics(lane: dict[str, Any], model: str, until: float) -> str:
 
 
 def read_metrics(text: str) -> dict[str, float]:
-    """The four figures that the watch needs out of a text in Prometheus' format. What is no number is left
+    """The six figures that the watch needs out of a text in Prometheus' format. What is no number is left
     out, and so is what is negative or without end."""
     figures = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
-        if name in (TOKENS, SECONDS, PROCESSING, DEFERRED):
+        if name in (TOKENS, SECONDS, PROCESSING, DEFERRED, DECODES, GUESSED):
             try:
                 number = float(value)
             except ValueError:
@@ -178,6 +210,20 @@ def read_unit(shown: str) -> Unit:
     )
 
 
+def stale_baselines(
+    measured: Mapping[str, Mapping[str, str]], lane: Mapping[str, Any], run: str
+) -> dict[str, str]:
+    """Model to what is another one since its baseline: the image, or the presets that the router has read."""
+    presets = text_of(f"{run}/{lane['lane']}/presets.sha256", 200).partition(" ")[0]
+    found = {}
+    for name, one in measured.items():
+        others = ["another image"] if one["image"] not in ("", lane.get("image", "")) else []
+        others += ["other presets"] if presets and one["presets"] not in ("", presets) else []
+        if others:
+            found[name] = " and ".join(others)
+    return found
+
+
 # -- processes --------------------------------------------------------------------------------------
 
 
@@ -230,7 +276,7 @@ def children_of(cgroup: str, proc: str = "/proc", sys: str = "/sys") -> dict[str
         # docker-init and the router itself have no alias.
         if "--alias" in arguments[:-1]:
             alias = arguments[arguments.index("--alias") + 1]
-            found[alias.partition(",")[0]] = int(line)
+            found[clean(alias.partition(",")[0])] = int(line)
     return found
 
 
@@ -296,77 +342,3 @@ def accelerator_rivals(users: Mapping[int, str], ours: str, proc: str = "/proc")
         for pid, name in users.items()
         if (cgroup := cgroup_of(pid, proc)) and cgroup != ours
     )
-
-
-# -- memory and the kernel ----------------------------------------------------------------------------
-
-
-def memory(proc: str = "/proc") -> dict[str, int | None]:
-    """MiB: ``total``, ``available``, ``swap_used``; None for what the kernel does not say."""
-    values = dict(re.findall(r"^(\w+):\s+(\d+) kB$", text_of(f"{proc}/meminfo"), re.MULTILINE))
-
-    def mib(key: str) -> int | None:
-        return int(values[key]) // 1024 if key in values else None
-
-    total, free = mib("SwapTotal"), mib("SwapFree")
-    used = None if total is None or free is None else total - free
-    return {"total": mib("MemTotal"), "available": mib("MemAvailable"), "swap_used": used}
-
-
-def pressure_percent(proc: str = "/proc") -> float | None:
-    """Share of the last 60 s in which no process could go on for want of memory."""
-    found = re.search(r"^full .*avg60=([0-9.]+)", text_of(f"{proc}/pressure/memory"), re.MULTILINE)
-    return float(found[1]) if found else None
-
-
-class KernelLog:
-    """New lines of the kernel's log, from now on. ``path`` is /dev/kmsg or a plain file."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.file = -1
-        self.open()
-
-    def open(self) -> None:
-        try:
-            self.file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self.file, 0, os.SEEK_END)
-        except OSError:
-            self.file = -1
-
-    def lines(self) -> Iterator[str]:
-        """What has come since the last call; nothing where the log cannot be read."""
-        if self.file < 0:
-            self.open()
-        for _ in range(1000 if self.file >= 0 else 0):
-            try:
-                record = os.read(self.file, 8192)
-            except BlockingIOError:
-                return
-            except BrokenPipeError:
-                continue  # the kernel has overwritten lines that nobody has read
-            except OSError:
-                os.close(self.file)
-                self.file = -1
-                return
-            if not record:
-                return
-            yield from record.decode(errors="replace").splitlines()
-
-
-def kernel_events(lines: Iterable[str], children: Mapping[str, int]) -> tuple[Event, ...]:
-    """OOM kills and driver errors among lines of the kernel's log. ``children``: model name to process id."""
-    names = {pid: name for name, pid in children.items()}
-    events = []
-    for line in lines:
-        text = router.one_line(line.partition(";")[2] or line)
-        killed = _OOM.search(text)
-        if killed:
-            pid = int(killed[1])
-            who = f"model {names[pid]}" if pid in names else killed[2]
-            events.append(
-                Event("oom", f"the kernel has killed {who} (process {pid}) for want of memory", pid)
-            )
-        elif _DRIVER.search(text):
-            events.append(Event("driver", f"the GPU's driver says: {text[:200]}"))
-    return tuple(events[:20])

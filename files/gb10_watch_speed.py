@@ -1,100 +1,159 @@
 """The speed of each loaded model, from the counters of real traffic and from canaries, against its baseline.
 
-Pure, like gb10_watch_judge.py, which imports it. A slow figure is not a fault by itself: beside other work a
-model is slow and sound. It counts when one client alone was slow several times, or an idle lane was.
+Pure, like gb10_watch_judge.py, which imports it. A slow figure is not a fault by itself: beside other work,
+or far into a long context, a model is slow and sound. It makes a suspicion. What counts is an idle lane on
+which canaries (gb10_watch_canary.py) are slow too; or, where there is no pause for one, a client alone that
+is much slower yet, several times, and with a context that does not explain it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gb10_watch_state import History, Model, Observation, Settings, Speed
+from gb10_watch_state import Model, Observation, Settings, Speed
 
+BUSY_SHARE = 0.7  # of the slow ratio: below it, traffic alone counts
+DEEP_TOKENS = 16384  # beyond it a model may be slow by nature, and traffic alone says nothing
 SLOW_FIGURES = 3  # slow figures of one client alone, in a row
 SLOW_SECONDS = 30  # and from the first to the last of them: a moment's work of others is no fault
 SLOW_CANARIES = 2  # on an idle lane, in a row
-IDLE_SECONDS = 5  # without a request, before a canary asks a model that is under suspicion
-AGAIN_SECONDS = 10
 WRITTEN_SECONDS = 4  # of an answer that is being written, for a figure
+ALONE = 1.2  # tokens for each step of the model: with two clients there are two
+GRAINS = 20  # a difference of counters must be so many times as large as what they are rounded to
 
 
 def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Settings) -> dict[str, Speed]:
-    """The speeds of the models that are loaded now."""
+    """The speeds of the models that are loaded now, and when those that sleep were used."""
     if now.router_fault or now.refusal:
         return dict(known)
+    requests = sum(model.requests or 0 for model in now.models)
     # The canary's own request is nobody's work.
-    all_requests = max(0, sum(model.requests or 0 for model in now.models) - bool(now.asking))
+    present = max(0, requests - bool(now.asking))
+    passed = max(0, requests + _came_and_went(known, now) - bool(now.asking))
     speeds = {}
     for model in now.models:
+        before = known.get(model.name)
+        if model.state == "sleeping" and before is not None:
+            speeds[model.name] = before
         if not model.loaded:
             continue
-        before = known.get(model.name)
         if model.tokens is None or model.seconds is None:
             if before is not None:
                 speeds[model.name] = before
             continue
         if before is None or before.pid != model.pid or model.tokens < before.tokens:
-            speeds[model.name] = Speed(model.pid, model.tokens, model.seconds, used=now.at, most=all_requests)
-            continue
-        speeds[model.name] = _speed(before, model, all_requests, now, settings)
+            fresh = Speed(model.pid, model.tokens, model.seconds, used=now.at, most=present)
+            speed = replace(fresh, decodes=model.decodes, guessed=model.guessed)
+        else:
+            speed = _speed(before, model, (passed, present), now, settings)
+        speeds[model.name] = replace(speed, seen=(model.tokens, model.decodes))
     return speeds
 
 
-def _speed(before: Speed, model: Model, all_requests: int, now: Observation, settings: Settings) -> Speed:
+def _came_and_went(known: Mapping[str, Speed], now: Observation) -> int:
+    """On how many models somebody has worked since the last look who is not there now."""
+    found = 0
+    for model in now.models:
+        before = known.get(model.name)
+        asked = model.name in now.asking or model.name in now.canaries
+        if before is None or asked or model.tokens is None or model.requests:
+            continue
+        found += before.seen != (model.tokens, model.decodes)
+    return found
+
+
+def _speed(
+    before: Speed, model: Model, requests: tuple[int, int], now: Observation, settings: Settings
+) -> Speed:
+    """``requests`` on the whole lane: since the last look, as far as can be told, and now."""
     assert model.tokens is not None
     assert model.seconds is not None
     baseline = settings.baselines.get(model.name)
-    speed = replace(before, most=max(before.most, all_requests))
-    tokens, seconds = model.tokens - before.tokens, model.seconds - before.seconds
+    most, deepest = max(before.most, requests[0]), max(before.deepest, model.depth or 0)
+    speed = replace(before, most=most, deepest=deepest)
+    counted = replace(
+        speed,
+        tokens=model.tokens,
+        seconds=model.seconds,
+        decodes=model.decodes,
+        guessed=model.guessed,
+        most=requests[1],
+        deepest=model.depth or 0,
+    )
     canary = now.canaries.get(model.name)
     if canary is not None:
         # Its tokens are in the counters too, and it is nobody's use of the model.
-        beside_work = speed.most > 0
-        speed = replace(
-            speed,
-            tokens=model.tokens,
-            seconds=model.seconds,
-            most=all_requests,
-            figure=canary,
-            figure_at=now.at,
-        )
-        if baseline is None or beside_work:
-            return speed  # beside other work its figure says nothing
-        slow = canary < settings.slow_ratio * baseline
-        return replace(
-            speed,
-            suspect=slow,
-            canaries=speed.canaries + 1 if slow else 0,
-            slow=speed.slow if slow else 0,
+        return _with_canary(
+            replace(counted, figure=canary, figure_at=now.at), speed.most, baseline, now, settings
         )
     if model.name in now.asking:
         return speed  # its figure is on the way
+    tokens, seconds = model.tokens - before.tokens, model.seconds - before.seconds
     if tokens > 0 or model.requests:
-        speed = replace(speed, used=now.at)
+        speed, counted = replace(speed, used=now.at), replace(counted, used=now.at)
     alone = speed.most <= 1
-    if tokens >= settings.minimum_tokens and seconds > 0:
-        figure = tokens / seconds
-        speed = replace(speed, tokens=model.tokens, seconds=model.seconds, most=all_requests)
-        return _with_figure(_follow(speed, model, now), figure, alone, baseline, now, settings)
+    enough = max(settings.minimum_tokens, GRAINS * _grain(model.tokens))
+    if tokens >= enough and seconds > 0 and seconds >= GRAINS * _grain(model.seconds):
+        alone = alone and _one_by_one(before, model, tokens)
+        following = _follow(counted, model, now)
+        return _with_figure(following, tokens / seconds, alone, speed.deepest, baseline, now, settings)
     written = _written(speed, model, now) if alone else None
     if written is None:
         return _follow(speed, model, now)
-    return _with_figure(_follow(speed, model, now), written, alone, baseline, now, settings)
+    return _with_figure(_follow(speed, model, now), written, alone, speed.deepest, baseline, now, settings)
+
+
+def _grain(counter: float) -> float:
+    """What a counter is rounded to: it is printed with six digits."""
+    return 0.0 if counter < 1e6 else float(10 ** (math.floor(math.log10(counter)) - 5))
+
+
+def _one_by_one(before: Speed, model: Model, tokens: float) -> bool:
+    """False when clients came and went between two looks: their tokens were made several at a step."""
+    if before.decodes is None or model.decodes is None:
+        return True
+    made = tokens - (model.guessed - before.guessed)
+    return made <= ALONE * (model.decodes - before.decodes)
+
+
+def _with_canary(
+    speed: Speed, beside: int, baseline: float | None, now: Observation, settings: Settings
+) -> Speed:
+    if baseline is None or beside or speed.figure is None:
+        return speed  # beside other work its figure says nothing
+    if speed.figure < settings.slow_ratio * baseline:
+        return replace(speed, suspect=True, canaries=speed.canaries + 1)
+    return replace(speed, suspect=False, canaries=0, slow=0, cleared=now.at)
 
 
 def _with_figure(
-    speed: Speed, figure: float, alone: bool, baseline: float | None, now: Observation, settings: Settings
+    speed: Speed,
+    figure: float,
+    alone: bool,
+    deepest: int,
+    baseline: float | None,
+    now: Observation,
+    settings: Settings,
 ) -> Speed:
+    counting = lasting(speed)
     speed = replace(speed, figure=figure, figure_at=now.at)
     if baseline is None:
         return speed
     if figure >= settings.slow_ratio * baseline:
         return replace(speed, suspect=False, slow=0, canaries=0)
-    if not alone:
-        return replace(speed, suspect=True)
+    low = figure < BUSY_SHARE * settings.slow_ratio * baseline and deepest <= DEEP_TOKENS
+    # What counts already goes on to count until it is fast again.
+    if not alone or not (low or counting):
+        return replace(speed, suspect=True, slow=0)
     since = speed.slow_since if speed.slow else now.at
     return replace(speed, suspect=True, slow=speed.slow + 1, slow_since=since)
+
+
+def lasting(speed: Speed) -> bool:
+    """Whether one client alone was slow often enough."""
+    return speed.slow >= SLOW_FIGURES and speed.figure_at - speed.slow_since >= SLOW_SECONDS
 
 
 def _written(speed: Speed, model: Model, now: Observation) -> float | None:
@@ -118,41 +177,7 @@ def slow_reason(speed: Speed | None, name: str, settings: Settings) -> str:
     baseline = settings.baselines.get(name)
     if speed is None or baseline is None or speed.figure is None:
         return ""
-    lasting = speed.slow >= SLOW_FIGURES and speed.figure_at - speed.slow_since >= SLOW_SECONDS
-    if not lasting and speed.canaries < SLOW_CANARIES:
+    if not lasting(speed) and speed.canaries < SLOW_CANARIES:
         return ""
     share = 100 * speed.figure / baseline
     return f"{name} makes {speed.figure:.1f} tok/s, {share:.0f} % of its {baseline:.1f}"
-
-
-def canaries_wanted(
-    history: History, now: Observation, settings: Settings
-) -> tuple[History, tuple[str, ...]]:
-    """The models that a canary should ask now, the least recently used first, or none.
-
-    It asks all that are loaded and in that order, so that the router's own order of use, by which it picks
-    the model to evict, stays as it was.
-    """
-    loaded = [model for model in now.models if model.loaded]
-    idle = bool(loaded) and all(model.requests == 0 and model.name in history.speeds for model in loaded)
-    changing = any(model.state not in ("loaded", "unloaded") for model in now.models)
-    if not settings.canary_seconds or not idle or changing or now.busy or now.asking or now.router_fault:
-        return history, ()
-    speeds = {model.name: history.speeds[model.name] for model in loaded}
-    if now.at - max(speed.used for speed in speeds.values()) < IDLE_SECONDS:
-        return history, ()
-    if not any(_due(name, speed, history, now, settings) for name, speed in speeds.items()):
-        return history, ()
-    order = tuple(sorted(speeds, key=lambda name: (speeds[name].used, name)))
-    asked = {name: replace(speed, asked=now.at, most=0) for name, speed in speeds.items()}
-    return replace(history, speeds=asked), order
-
-
-def _due(name: str, speed: Speed, history: History, now: Observation, settings: Settings) -> bool:
-    if now.at - speed.asked < AGAIN_SECONDS:
-        return False
-    if speed.suspect:
-        return True
-    if history.recovery is not None and name in settings.baselines and speed.figure is None:
-        return True
-    return now.at - max(speed.figure_at, speed.used, speed.asked) >= settings.canary_seconds

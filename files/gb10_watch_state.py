@@ -28,6 +28,8 @@ class Settings:
     crash_restarts: int
     settle_seconds: int
     clear_seconds: int
+    start_seconds: int = 0  # how long a start may take: the gate waits for the accelerator
+    probe_seconds: int = 10
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,10 @@ class Model:
     tokens: float | None = None
     seconds: float | None = None
     requests: int | None = None
+    decodes: float | None = None  # steps of the model, each for all its clients at once
+    guessed: float = 0.0  # tokens that a draft has guessed: they took no step of their own
     answer: tuple[int, int] | None = None  # the one that is being written: its number, tokens so far
+    depth: int | None = None  # tokens of its whole sequence, the prompt among them
     swap_mib: int = 0
     file_gone: str = ""
 
@@ -67,11 +72,15 @@ class Model:
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether a new process in the container gets the accelerator: yes, no, or unknown with the reason."""
+    """Whether a new process in the container gets the accelerator: yes, no, or unknown with the reason.
+
+    ``full``: asked of llama.cpp itself, and not of the driver's tool.
+    """
 
     at: float
     answer: str
     text: str
+    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ class Observation:
     unit: Unit
     container: str = ""
     router_fault: str = ""  # it gives no answer
-    refusal: str = ""  # it answers, and not as it should
+    refusal: str = ""  # it answers, and not as it should; or it could not be asked
     models: tuple[Model, ...] = ()
     available_mib: int | None = None
     pressure_percent: float | None = None
@@ -111,6 +120,8 @@ class Observation:
     asking: frozenset[str] = frozenset()  # models that a canary is asking now
     busy: bool = False  # an action is under way
     done: tuple[Done, ...] = ()
+    blind: Mapping[str, str] = field(default_factory=dict)  # what gives no answer, and why
+    stale: Mapping[str, str] = field(default_factory=dict)  # model to what has changed since its baseline
 
 
 @dataclass(frozen=True)
@@ -136,8 +147,9 @@ class Raised:
 class Speed:
     """What is known of one loaded model's speed.
 
-    ``tokens`` and ``seconds`` are the counters at the last figure, ``most`` the most requests on the whole
-    lane since. ``slow`` counts slow figures of one client alone, ``canaries`` slow canaries, both in a row.
+    ``tokens``, ``seconds``, ``decodes``, ``guessed`` are the counters at the last figure, ``most`` the most
+    requests on the whole lane since, ``deepest`` the longest sequence. ``slow`` counts slow figures of one
+    client alone, ``canaries`` slow canaries, both in a row.
     """
 
     pid: int | None
@@ -152,6 +164,11 @@ class Speed:
     slow_since: float = 0.0
     canaries: int = 0
     asked: float = 0.0  # when a canary was last wanted
+    cleared: float = float("-inf")  # when a canary last said that it is sound
+    decodes: float | None = None
+    guessed: float = 0.0
+    deepest: int = 0
+    seen: tuple[float, float | None] = (0.0, None)  # tokens and steps at the last look
     answer: tuple[int, int] | None = None  # see Model.answer
     answer_at: float = 0.0
 
@@ -167,10 +184,15 @@ class Action:
 
 @dataclass(frozen=True)
 class Recovery:
-    """A restart by the watch of which is not known yet whether it helped."""
+    """A restart by the watch of which is not known yet whether it helped.
+
+    ``proven``: the probe had succeeded in the container before. ``ended``: the restart itself is over.
+    """
 
     began: float
     why: str
+    proven: bool = False
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,7 +210,11 @@ class History:
     stopped: str = ""  # why the watch stopped the lane
     recovery: Recovery | None = None
     answered: str = ""  # the invocation of the unit whose router has answered
+    invocation: str = ""  # of the unit at the last look, and the container in it
+    container: str = ""
+    full: float = float("-inf")  # when llama.cpp itself was last asked for the accelerator
     proven: str = ""  # the container in which the probe has succeeded
+    proven_full: str = ""  # and the one in which llama.cpp has listed the accelerator
     unloaded: float = float("-inf")  # when the watch last unloaded a model
 
 
@@ -202,3 +228,4 @@ class Verdict:
     actions: tuple[Action, ...] = ()
     canaries: tuple[str, ...] = ()
     recovered: str = ""
+    ask_fully: bool = False  # the next probe is to ask llama.cpp itself

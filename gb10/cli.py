@@ -60,6 +60,13 @@ def main() -> None:
     except PyinfraError as error:
         click.echo(printable(f"gb10: {error}", LINES), err=True)
         sys.exit(1)
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        click.echo(f"gb10: {what}", err=True)
+        sys.exit(1)
+    except RecursionError:
+        click.echo("gb10: what was read is nested too deeply to be what it should be", err=True)
+        sys.exit(1)
     except click.ClickException as error:
         error.show()
         sys.exit(1)

@@ -137,6 +137,7 @@ class Making:
             "files": {file.file: file.size for file in self.source.files},
             "work": self.work_folder,
             "part": f"{self.file}.part",
+            "state": self.make_job.folder,
             "result": self.result,
             "models_dir": data.models_dir,
             "user": data.lane_user_id,

@@ -17,8 +17,9 @@ SMALL = 64 * 1024**2
 """Bytes. A config or tokenizer file that is larger is none."""
 
 # What the converter reads beside the weights: configs, tokenizers, chat templates. No code, no pictures.
-_BESIDE = re.compile(r"[^/]+\.(json|jinja|model|txt|tiktoken)")
-_PLAIN = re.compile(r"[\w.-]+\.safetensors")
+# Other names the downloader does not take, and in .part lies what it is fetching.
+_BESIDE = re.compile(r"(?!.*\.part\.)[\w.-]+\.(json|jinja|model|txt|tiktoken)", re.ASCII)
+_PLAIN = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
 _WEIGHTS = re.compile(r"model[^/]*\.safetensors")
 
 
@@ -54,6 +55,9 @@ def source_names(revision: Revision, indexed: Iterable[str] = ()) -> list[str]:
         if any(name.endswith(".gguf") for name in names):
             do = "its GGUF files are served as they are, by `repo` and `file` in the catalogue"
         raise HubError(f"{revision.repo}: no model*.safetensors in it: {do}")
+    odd = [name for name in weights if not _PLAIN.fullmatch(name)]
+    if odd:
+        raise HubError(f"{revision.repo}: {odd[0]!r} is no plain file name: name another revision")
     lacking = [name for name in weights if name not in revision.files]
     if lacking:
         what = f"{lacking[0]} is missing, and {INDEX} names it"
@@ -100,7 +104,7 @@ def read_source(hub: HubClient, repo: str, revision: str, say: Callable[[str], N
 def _json(hub: HubClient, file: LockedFile) -> Mapping[str, object]:
     try:
         data = json.loads(hub.read(file, 0, file.size or 0))
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
         raise HubError(f"{file.repo}: {file.file} is no JSON object: name another revision")

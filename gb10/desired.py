@@ -34,6 +34,7 @@ PROGRAMS = (
     "gb10_router.py",
     "gb10_fetch.py",
     "gb10_image.py",
+    "gb10_history.py",
     "gb10_generations.py",
     "gb10_drift.py",
     *watch_config.PROGRAMS,
@@ -59,7 +60,7 @@ class Desired:
     catalogue: Catalogue
     lock: Lock
     found: tuple[FoundModel, ...] | None = None
-    baselines: Mapping[str, float] = field(default_factory=dict)  # tokens per second of a model on this box
+    baselines: Mapping[str, watch_config.Baseline] = field(default_factory=dict)  # of models on this box
 
     # -- toolkit --------------------------------------------------------------------------------
 
@@ -466,7 +467,9 @@ class Desired:
             "kernel_log": data.watch_kernel_log,
             "folder": watch_config.watch_folder(data),
             "webhook_file": data.watch_webhook_file,
+            "notify_command": list(data.notify_command),
             "socket": watch_config.SOCKET,
+            "hand_run": watch_config.HAND_RUN,
         }
         return {unit: render(f"{unit}.j2", **values) for unit in watch_config.UNITS}
 

@@ -25,20 +25,23 @@ def desired_digest(box: Desired) -> str:
 
 
 def is_kept(box: Desired, known: Mapping[str, Any]) -> bool:
-    """Whether the lane that should be is the one that answered last. ``known``: see `Generations`."""
+    """Whether the lane that should be is the one that answered last, and no rollback waits for its end.
+
+    ``known``: see `Generations`.
+    """
     digests = {entry["number"]: entry["digest"] for entry in known["generations"]}
-    return digests.get(known["current"]) == desired_digest(box)
+    return not known["going_to"] and digests.get(known["current"]) == desired_digest(box)
 
 
 def needed_images(box: Desired, known: Mapping[str, Any]) -> set[str]:
-    """The wanted image, the one that answered last, and the one before that."""
-    current = [entry for entry in known["generations"] if entry["number"] == known["current"]]
-    now = {box.image, *(entry["image"] for entry in current)}
-    earlier = [
-        entry["image"]
-        for entry in known["generations"]
-        if entry["number"] < known["current"] and entry["image"] not in now
-    ]
+    """The wanted image, the one that answered last, the one that served before that, and where a rollback is
+    going to."""
+    images = {entry["number"]: entry["image"] for entry in known["generations"]}
+    now = {
+        box.image,
+        *(images[number] for number in (known["current"], known["going_to"]) if number in images),
+    }
+    earlier = [images[number] for number in known["served"] if images.get(number, box.image) not in now]
     return now | set(earlier[-1:])
 
 

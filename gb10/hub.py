@@ -30,10 +30,14 @@ class HubError(Exception):
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file as the hub lists it: ``size`` in bytes; ``sha256`` None for one that is not in LFS."""
+    """A file as the hub lists it: ``size`` in bytes; ``sha256`` None for one that is not in LFS.
+
+    ``blob`` is git's id of the content of such a one, None where the hub does not say.
+    """
 
     size: int
     sha256: str | None
+    blob: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,14 @@ class HubClient:
             for entry in data["siblings"]:
                 digest = (entry.get("lfs") or {}).get("sha256")
                 known = isinstance(digest, str) and SHA256.fullmatch(digest)
+                # That of a file in LFS is of its pointer.
+                blob = None if known else entry.get("blobId")
                 files[str(entry["rfilename"])] = HubFile(
-                    int(entry.get("size") or 0), digest if known else None
+                    int(entry.get("size") or 0), digest if known else None, blob and str(blob)
                 )
         except WebError as error:
             raise HubError(self._explain(error, repo, f"revision {revision}")) from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise HubError(f"{repo}: {self.base} does not answer as a model hub does") from None
         if not COMMIT.fullmatch(commit):
             raise HubError(f"{repo}: the hub names {commit[:60]!r} as commit of {revision}, which is none")
@@ -104,6 +110,11 @@ class HubClient:
             if entry.size > SMALL:
                 raise HubError(f"{repo}: the hub has no sha256 of {file} ({entry.size} bytes)")
             content = self._get(repo, found.commit, file, {}).body
+            if len(content) != entry.size or entry.blob not in (None, _blob(content)):
+                raise HubError(
+                    f"{repo}: {file}: what came ({len(content)} bytes) is not what the hub lists "
+                    f"({entry.size} bytes): is there a login page between this network and the hub?"
+                )
             return LockedFile(repo, found.commit, file, len(content), hashlib.sha256(content).hexdigest())
         return LockedFile(repo, found.commit, file, entry.size, sha256)
 
@@ -154,6 +165,11 @@ class HubReader:
     def read(self, offset: int, size: int) -> bytes:
         """``size`` bytes from ``offset`` on. Raises `HubError`."""
         return self.hub.read(self.file, offset, size)
+
+
+def _blob(content: bytes) -> str:
+    """Git's id of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _likely(file: str, revision: Revision) -> str:

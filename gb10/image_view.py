@@ -25,11 +25,23 @@ def states(image: Mapping[str, Any], box: Desired, known: Mapping[str, Any]) -> 
         found.append("wanted")
     if image["image"].endswith(":failed"):
         found.append("failed")
-    elif image["proof"] is None:
+    elif unproven(image, box):
         found.append("not proven")
     elif image["image"] not in answered:
         found.append("never answered")
     return found
+
+
+def unproven(image: Mapping[str, Any], box: Desired) -> str:
+    """Why an image counts as not proven; empty when its proof is of itself, and of what is expected now."""
+    proof = image["proof"]
+    if proof is None:
+        return "not proven"
+    if proof.get("id") != image["id"]:
+        return "not proven: the proof is of another image that had this name"
+    if proof.get("expectation") != box.image_expectation:
+        return "not proven: the proof is of what was expected before the data changed"
+    return ""
 
 
 def image_table(images: Sequence[Mapping[str, Any]], box: Desired, known: Mapping[str, Any]) -> Table:
@@ -39,7 +51,7 @@ def image_table(images: Sequence[Mapping[str, Any]], box: Desired, known: Mappin
         right = heading in ("MB", "build")
         table.add_column(heading, justify="right" if right else "left", no_wrap=heading == "image")
     for image in images:
-        proof = image["proof"] or {}
+        proof = {} if unproven(image, box) else image["proof"]
         seconds = proof.get("seconds")
         cells = (
             image["image"],

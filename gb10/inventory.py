@@ -24,7 +24,7 @@ from gb10.faults import BadInput, Fault
 from gb10.lock import load_lock
 from gb10.preset_options import load_preset_options
 from gb10.rendering import TOP
-from gb10.watch_config import read_baselines
+from gb10.watch_config import Baseline, read_baselines
 
 CONNECTION_KEYS = frozenset(connector_data_meta)
 
@@ -110,7 +110,7 @@ def desired(host: Host) -> Desired:
         lock = load_lock(TOP / data.models_lock)
     except BadInput as error:
         faults += error.faults
-    baselines: dict[str, float] = {}
+    baselines: dict[str, Baseline] = {}
     try:
         shown = f"{data.watch_baselines}/{host.name}.json"
         baselines = read_baselines(TOP / shown, shown)

@@ -40,6 +40,7 @@ def files_by_stage(box: Desired) -> dict[str, tuple[PlacedFile, ...]]:
         "models": (programs["gb10_fetch.py"], box.fetch_manifest_file),
         "router": (
             programs["gb10_router.py"],
+            programs["gb10_history.py"],
             programs["gb10_generations.py"],
             box.presets_file,
             box.lane_file,

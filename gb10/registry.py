@@ -115,7 +115,7 @@ class RegistryClient:
             return str(data.get("token") or data["access_token"])
         except WebStatusError as error:
             raise RegistryError(f"{image.name}: no token for it: {error}") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise RegistryError(
                 f"{image.name}: the registry's token service does not answer as one"
             ) from None

@@ -52,7 +52,7 @@ def read_tensors(reader: RangeReader, size: int) -> tuple[SourceTensor, ...]:
         raise SafetensorsError(f"no safetensors file, or cut off inside its header ({size} bytes)")
     try:
         header = json.loads(reader.read(8, length))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise SafetensorsError("its header is not JSON") from None
     if not isinstance(header, dict):
         raise SafetensorsError("its header is not a JSON object")

@@ -99,6 +99,7 @@ def _watch_note(said: Mapping[str, Any], watching: bool) -> str | None:
 
 def _models(box: Desired, said: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
     planned = {preset.name: round(preset.total / MIB) for preset in box.plan.known}
+    baselines = {name: one.tokens_per_second for name, one in box.baselines.items()}
     if status:
         seen = {model["name"]: model for model in status.get("models", [])}
     else:
@@ -113,7 +114,8 @@ def _models(box: Desired, said: Mapping[str, Any], status: Mapping[str, Any]) ->
             "failed": model.get("failed", False),
             "on_accelerator": None if model.get("holds") is None else bool(model["holds"]),
             "tokens_per_second": model.get("tokens_per_second"),
-            "baseline": model.get("baseline", box.baselines.get(name)),
+            "baseline": model.get("baseline", baselines.get(name)),
+            "baseline_stale": model.get("baseline_stale", ""),
             "requests": model.get("requests"),
             "planned_mib": planned.get(name),
         }

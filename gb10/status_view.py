@@ -48,6 +48,10 @@ def _facts(status: Mapping[str, Any]) -> Table:
     table.add_row("image", running)
     table.add_row("memory", _memory(status["memory"]))
     table.add_row("watch", _watch(watch))
+    stale = [f"{one['name']} ({one['baseline_stale']})" for one in status["models"] if one["baseline_stale"]]
+    if stale:
+        what = f"of something else: {', '.join(stale)}; gb10 bench --save-baseline measures again"
+        table.add_row("baselines", Text(what, style="yellow"))
     table.add_row("drift", _night(status["drift"]))
     table.add_row("up", duration(status["uptime_seconds"]))
     return table

@@ -21,7 +21,8 @@ RUN_SECONDS = 10
 _FENCE = re.compile(
     r"^[ \t]*```[ \t]*(?P<language>[\w+-]*)[^\n]*\n(?P<code>.*?)^[ \t]*```", re.MULTILINE | re.DOTALL
 )
-_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
+# Some templates open the thought themselves, and a cut answer never closes it.
+_THOUGHT = re.compile(r"\A.*</think>|<think>.*", re.DOTALL)
 _INSTRUCTION = (
     "Write Python 3 with nothing but the standard library. Answer with one complete program in one"
     " fenced code block; nothing is read from standard input."

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from gb10.bench.result import Figure, ModelResult, Rate, Result
-from gb10.bench.summary import FRAME
+from gb10.bench.result import ClientsRow, Figure, ModelResult, Rate, Result
+from gb10.bench.summary import FRAME, cell
+from gb10.faults import BadInput, Fault
 
 RATE_SLACK = 1  # one task more or less is no finding
+ONE_RUN_SLACK = 0.2  # of a figure that was run once, and so has no spread
+# What shapes a figure. Which parts and models were asked for only decides what there is to compare.
+SETTINGS = ("runs", "prompt_tokens", "answer_tokens", "long_tokens", "tasks", "clients", "answer_limit")
+NOT_ASKED = "not asked of the second"
+NOT_BEFORE = "not in the first"
 
 
 @dataclass(frozen=True)
@@ -31,68 +37,143 @@ class Change:
 
 
 def compare(first: Result, second: Result) -> list[Change]:
-    """Every figure that a model has in one of both; a model of the first that is missing in the second
-    too."""
+    """Every figure that a model has in one of both. What the second was asked for and does not have is lost.
+
+    Raises `BadInput` where the two say nothing about each other: one did not come to its end, they were
+    measured with other lengths and numbers, or one has no model.
+    """
+    _refuse(first, second)
     changes: list[Change] = []
+    named = second.settings.get("named") or []
     for model in dict.fromkeys([*first.models, *second.models]):
         one, other = first.models.get(model), second.models.get(model)
-        if one is None or other is None:
-            where = "second" if other is None else "first"
-            changes.append(Change(model, "all", "", "", None, f"not in the {where}"))
-            continue
-        changes += _model(model, one, other)
+        if one is None:
+            changes.append(Change(model, "all", "", "", None, NOT_BEFORE))
+        elif other is None:
+            verdict = NOT_ASKED if named and model not in named else "lost"
+            changes.append(Change(model, "all", "measured", "-", None, verdict))
+        else:
+            changes += _model(model, one, other, second.settings.get("parts"))
+    if all(change.verdict in (NOT_ASKED, NOT_BEFORE) for change in changes):
+        raise BadInput([Fault("the results", "have no figure in common", "name two of the same models")])
     return changes
 
 
-def _model(model: str, one: ModelResult, other: ModelResult) -> Iterator[Change]:
+def _refuse(first: Result, second: Result) -> None:
+    faults = []
+    for which, result in (("first", first), ("second", second)):
+        if result.interrupted:
+            faults.append(Fault(f"the {which} result", "did not come to its end", "measure again"))
+        elif not result.models:
+            faults.append(
+                Fault(f"the {which} result", "has no model's figures", "name a result of `gb10 bench`")
+            )
+    one, other = first.settings, second.settings
+    unequal = [
+        f"{key} {one.get(key)} and {other.get(key)}" for key in SETTINGS if one.get(key) != other.get(key)
+    ]
+    if unequal:
+        what = f"were measured differently: {', '.join(unequal)}"
+        faults.append(Fault("the results", what, "measure again with the options of the first"))
+    if faults:
+        raise BadInput(faults)
+
+
+def _change(model: str, what: str, texts: list[str], share: float | None, verdict: str) -> Change:
+    return Change(model, what, texts[0], texts[1], share, verdict)
+
+
+def _model(model: str, one: ModelResult, other: ModelResult, parts: list[str] | None) -> Iterator[Change]:
+    def missing(part: str) -> str:
+        return "lost" if parts is None or part in parts else NOT_ASKED
+
     if one.speed or other.speed:
         for what in ("prompt", "generation"):
             before = getattr(one.speed, what) if one.speed else None
             after = getattr(other.speed, what) if other.speed else None
-            yield _figure(model, f"{what}, tok/s", before, after)
-    devices = [found.device.state if found.device else "" for found in (one, other)]
-    if devices[0] == "answered" and devices[1] not in ("answered", ""):
-        yield Change(model, "device", "accelerator", devices[1], None, "lost")
+            yield _figure(model, f"{what}, tok/s", before, after, missing("speed"))
+    if one.speed and other.speed and one.speed.prompt_tokens != other.speed.prompt_tokens:
+        lengths = [f"{speed.prompt_tokens} tokens" for speed in (one.speed, other.speed)]
+        shorter = other.speed.prompt_tokens < one.speed.prompt_tokens
+        verdict = "lost" if shorter else "longer: the speeds are of other prompts"
+        yield _change(model, "prompt that fits", lengths, None, verdict)
+    if other.speed and (other.device is None or other.device.state != "answered"):
+        states = [found.device.state if found.device else "unknown" for found in (one, other)]
+        yield _change(model, "device", states, None, "lost")
     if one.load or other.load:
         seconds = [f"{found.load.seconds:.1f}" if found.load else "-" for found in (one, other)]
-        yield Change(model, "load, s", seconds[0], seconds[1], None, "one run: not judged")
-    rows = [{(row.kind, row.clients): row for row in found.clients} for found in (one, other)]
-    for key in dict.fromkeys([*rows[0], *rows[1]]):
-        pair = [found.get(key) for found in rows]
-        texts = ["-" if row is None or row.aggregate is None else f"{row.aggregate:.1f}" for row in pair]
-        failures = [row.failures if row else 0 for row in pair]
-        verdict = "lost" if failures[1] > failures[0] else "one run: not judged"
-        more = f" ({failures[1]} failed)" if failures[1] else ""
-        if texts != ["-", "-"] or failures[1]:
-            yield Change(
-                model, f"{key[1]} clients, {key[0]}, tok/s", texts[0], texts[1] + more, None, verdict
-            )
+        verdict = "one run: not judged" if other.load else missing("load")
+        yield _change(model, "load, s", seconds, None, verdict if one.load else NOT_BEFORE)
+    yield from _rows(model, "", one.clients, other.clients, missing("clients"))
+    for way in dict.fromkeys([*one.slots, *other.slots]):
+        rows = [found.slots.get(way, []) for found in (one, other)]
+        yield from _rows(model, f", {way}", rows[0], rows[1], missing("slots"))
     for what, rate, later in (("coding", one.coding, other.coding), ("tools", one.tools, other.tools)):
         if rate or later:
-            yield _rate(model, what, rate, later)
+            yield _rate(model, what, rate, later, missing(what))
 
 
-def _figure(model: str, what: str, before: Figure | None, after: Figure | None) -> Change:
-    texts = ["-" if one is None else f"{one.median:.1f} ± {one.spread:.1f}" for one in (before, after)]
+def _figure(model: str, what: str, before: Figure | None, after: Figure | None, missing: str) -> Change:
+    texts = ["-" if one is None else one.words for one in (before, after)]
     if before is None or after is None:
         # What cannot be measured any more is a loss; what could not be before is none.
-        return Change(model, what, texts[0], texts[1], None, "lost" if after is None else "not in the first")
+        return _change(model, what, texts, None, missing if after is None else NOT_BEFORE)
     share = (after.median / before.median - 1) * 100 if before.median else None
+    margins = [ONE_RUN_SLACK / 2 * one.median if len(one.runs) == 1 else one.usual for one in (before, after)]
+    step = after.median - before.median
     verdict = "within the spread"
-    if after.highest < before.lowest:
+    if abs(step) > sum(margins):
+        verdict = "lost" if step < 0 else "won"
+    return _change(model, what, texts, share, verdict)
+
+
+def _rows(
+    model: str, way: str, before: list[ClientsRow], after: list[ClientsRow], missing: str
+) -> Iterator[Change]:
+    rows = [{(row.kind, row.clients): row for row in found} for found in (before, after)]
+    for key in dict.fromkeys([*rows[0], *rows[1]]):
+        one, other = (found.get(key) for found in rows)
+        texts = [_row_words(row) for row in (one, other)]
+        share = None
+        if one is None or one.skipped:
+            verdict = NOT_BEFORE
+        elif other is None:
+            verdict = missing
+        elif other.skipped or other.failures > one.failures or (one.aggregate and not other.aggregate):
+            verdict = "lost"
+        elif one.aggregate is None:
+            verdict = "failed in both" if other.aggregate is None else "won"
+        else:
+            step = (other.aggregate or 0.0) - one.aggregate
+            share = step / one.aggregate * 100 if one.aggregate else None
+            within = abs(step) <= ONE_RUN_SLACK * one.aggregate
+            verdict = "within one run's slack" if within else "lost" if step < 0 else "won"
+        if not (verdict == NOT_BEFORE and (other is None or other.skipped)):
+            yield _change(model, f"{key[1]} clients, {key[0]}{way}, tok/s", texts, share, verdict)
+
+
+def _row_words(row: ClientsRow | None) -> str:
+    if row is None or row.aggregate is None:
+        words = "skipped" if row and row.skipped else "-"
+    else:
+        words = f"{row.aggregate:.1f}"
+    return f"{words} ({row.failures} failed)" if row and row.failures else words
+
+
+def _rate(model: str, what: str, before: Rate | None, after: Rate | None, missing: str) -> Change:
+    texts = ["-" if one is None else one.words for one in (before, after)]
+    if before is None:
+        verdict = NOT_BEFORE
+    elif after is None:
+        verdict = missing
+    elif after.broken_off and not before.broken_off:
         verdict = "lost"
-    elif after.lowest > before.highest:
-        verdict = "won"
-    return Change(model, what, texts[0], texts[1], share, verdict)
-
-
-def _rate(model: str, what: str, before: Rate | None, after: Rate | None) -> Change:
-    texts = ["-" if one is None else f"{one.passed}/{one.of}" for one in (before, after)]
-    if before is None or after is None or set(before.tasks) != set(after.tasks):
-        return Change(model, f"{what} tasks", texts[0], texts[1], None, "other tasks: not compared")
-    step = after.passed - before.passed
-    verdict = "lost" if step < -RATE_SLACK else "won" if step > RATE_SLACK else "within one task"
-    return Change(model, f"{what} tasks", texts[0], texts[1], None, verdict)
+    elif set(before.tasks) != set(after.tasks):
+        verdict = "other tasks: not compared"
+    else:
+        step = after.passed - before.passed
+        verdict = "lost" if step < -RATE_SLACK else "won" if step > RATE_SLACK else "within one task"
+    return _change(model, f"{what} tasks", texts, None, verdict)
 
 
 _STYLE = {"lost": "bold red", "won": "green"}
@@ -100,7 +181,7 @@ _STYLE = {"lost": "bold red", "won": "green"}
 
 def table(first: Result, second: Result, changes: list[Change]) -> Table:
     """The changes for a terminal."""
-    made = Table(title=f"{_name(first)} against {_name(second)}", **FRAME)
+    made = Table(title=cell(f"{_name(first)} against {_name(second)}"), **FRAME)
     for heading in ("model", "what"):
         made.add_column(heading, overflow="fold")
     for heading in ("first", "second", "change"):
@@ -110,16 +191,16 @@ def table(first: Result, second: Result, changes: list[Change]) -> Table:
     for change in changes:
         share = "" if change.share is None else f"{change.share:+.1f} %"
         made.add_row(
-            change.model if change.model != before else "",
-            change.what,
-            change.before,
-            change.after,
+            cell(change.model if change.model != before else ""),
+            cell(change.what),
+            cell(change.before),
+            cell(change.after),
             share,
             change.verdict,
             style=_STYLE.get(change.verdict),
         )
         before = change.model
-    made.caption = "lost: even with its spread the second does not reach the first"
+    made.caption = "lost: even with its spread the second does not reach the first, or has no figure any more"
     return made
 
 

@@ -20,27 +20,37 @@ def reaches_us() -> Iterator[None]:
     client's own thread would swallow it.
     """
     ours = gevent.getcurrent()
+    on_its_way: list[bool] = []
+
+    def throw() -> None:
+        on_its_way.clear()
+        ours.throw(KeyboardInterrupt)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if gevent.getcurrent() is ours:
             raise KeyboardInterrupt
-        get_hub().loop.run_callback_threadsafe(ours.throw, KeyboardInterrupt)
+        # A second one that came before the first arrived would end the putting back.
+        if not on_its_way:
+            on_its_way.append(True)
+            get_hub().loop.run_callback_threadsafe(throw)
 
     with _handler(stop):
         yield
 
 
 @contextmanager
-def waits(say: Callable[[str], None]) -> Iterator[None]:
+def waits(say: Callable[[str], None]) -> Iterator[list[int]]:
     """A with block in which the first Ctrl-C only says that it must wait; a second one does what it usually
-    does."""
+    does. Gives a list that is not empty once one came, for whoever would go on measuring afterwards."""
+    came: list[int] = []
 
-    def wait(_number: int, _frame: FrameType | None) -> None:
+    def wait(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
         say("The box is being put back as it was. Once more to leave it as it is.")
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     with _handler(wait):
-        yield
+        yield came
 
 
 @contextmanager

@@ -123,6 +123,8 @@ class BoxUnderTest:
                 "answer_tokens": options.answer,
                 "long_tokens": options.long,
                 "tasks": options.tasks,
+                "clients": list(options.clients),
+                "answer_limit": options.answer_limit,
             },
             plan=plan_of(self.box),
         )
@@ -148,6 +150,11 @@ class BoxUnderTest:
         if faults:
             raise BadInput(faults)
         return list(dict.fromkeys(chosen))
+
+    def not_served(self) -> list[str]:
+        """Models that the catalogue has on and the router does not serve."""
+        served = self.router.states()
+        return [model.name for model in self.box.catalogue.enabled if model.name not in served]
 
     @property
     def off(self) -> dict[str, str]:

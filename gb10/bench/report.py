@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from gb10.bench.result import ClientsRow, Figure, Result
+from gb10.bench.result import ClientsRow, Figure, Rate, Result
 from gb10.bench.story import NOT_MEASURED, Claim, Row, rows
 from gb10.rendering import TOP
 
@@ -66,9 +65,19 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Passed:
+    """How many tasks of one kind passed, and on which day."""
+
+    kind: str
+    rate: Rate
+    measured: str
+
+
+@dataclass(frozen=True)
 class Box:
     """One box in the report: its newest result and the history of its models. ``crowds``: of each model the
-    newest figures with several clients, for each way of its slots."""
+    newest figures with several clients, for each way of its slots. ``rates``: of each model the newest pass
+    rates."""
 
     host: str
     newest: Result
@@ -77,8 +86,8 @@ class Box:
     bars: tuple[Bar, ...]
     models_mib: int
     crowds: tuple[tuple[str, tuple[tuple[str, tuple[ClientsRow, ...]], ...]], ...]
-    story: tuple[tuple[str, tuple[Row, ...]], ...]
-    story_date: str
+    rates: tuple[tuple[str, tuple[Passed, ...]], ...]
+    story: tuple[tuple[str, str, tuple[Row, ...]], ...]
 
 
 def page(results: Sequence[Result], claims: Mapping[str, Claim]) -> str:
@@ -103,7 +112,6 @@ def box(results: Sequence[Result], claims: Mapping[str, Claim]) -> Box:
     newest = results[-1]
     names = dict.fromkeys(name for result in reversed(results) for name in result.models)
     with_plan = next((result for result in reversed(results) if result.plan), newest)
-    with_story = next((result for result in reversed(results) if result.story), None)
     plan = with_plan.plan
     models_mib = max(int(plan.get("total_mib", 0)) - int(plan.get("reserve_mib", 0)), 0)
     return Box(
@@ -114,8 +122,8 @@ def box(results: Sequence[Result], claims: Mapping[str, Claim]) -> Box:
         bars=tuple(_bars(plan.get("models", {}), models_mib)),
         models_mib=models_mib,
         crowds=tuple(_crowds(names, results)),
-        story=_by_claim(rows(claims, with_story.story)) if with_story else (),
-        story_date=_day(with_story.started) if with_story else "",
+        rates=tuple(_rates(names, results)),
+        story=tuple(_told(claims, results)),
     )
 
 
@@ -124,8 +132,7 @@ def card(name: str, results: Sequence[Result]) -> Card:
     history = []
     for result in results:
         found = result.models.get(name)
-        on_it = found and found.speed and (found.device is None or found.device.state == "answered")
-        if found and found.speed and on_it:
+        if found and found.speed and found.device and found.device.state == "answered":
             history.append((result, found.speed.generation))
     last = next((result for result in reversed(results) if name in result.models), results[-1])
     newest = history[-1] if history else None
@@ -155,7 +162,7 @@ def chart(history: Sequence[tuple[datetime, Figure]]) -> Chart | None:
             y(figure.median),
             y(figure.lowest),
             y(figure.highest),
-            f"{started:%Y-%m-%d %H:%M}: {figure.median:.1f} ± {figure.spread:.1f} tok/s",
+            f"{started:%Y-%m-%d %H:%M}: {figure.words} tok/s",
         )
         for number, (started, figure) in enumerate(history)
     )
@@ -171,8 +178,34 @@ def _round_up(value: float) -> float:
     return float(next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value))
 
 
-def _by_claim(found: Sequence[Row]) -> tuple[tuple[str, tuple[Row, ...]], ...]:
-    return tuple((says, tuple(sides)) for says, sides in groupby(found, key=lambda row: row.claim))
+def _rates(names: Iterable[str], results: Sequence[Result]) -> Iterator[tuple[str, tuple[Passed, ...]]]:
+    """Of each model the newest rate of each kind; one that was broken off only where there is no other."""
+    for name in names:
+        kinds = []
+        for kind, words in (("coding", "coding tasks, their tests run"), ("tools", "tool scenarios")):
+            every = [
+                Passed(words, rate, _day(result.started))
+                for result in reversed(results)
+                if name in result.models and (rate := getattr(result.models[name], kind))
+            ]
+            whole = [one for one in every if not one.rate.broken_off]
+            kinds += (whole or every)[:1]
+        if kinds:
+            yield name, tuple(kinds)
+
+
+def _told(
+    claims: Mapping[str, Claim], results: Sequence[Result]
+) -> Iterator[tuple[str, str, tuple[Row, ...]]]:
+    """Every claim with the day of its newest figures, once the story was told at all."""
+    if not any(result.story for result in results):
+        return
+    for name, claim in claims.items():
+        runs = [(result.started, result.story[name]) for result in reversed(results) if name in result.story]
+        with_figure = [one for one in runs if any(run.value is not None for run in one[1].values())]
+        found = (with_figure or runs)[:1]
+        sides = rows({name: claim}, {name: found[0][1]} if found else {})
+        yield claim.says, _day(found[0][0]) if found else "", tuple(sides)
 
 
 def _crowds(

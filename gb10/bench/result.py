@@ -43,6 +43,18 @@ class Figure(_Part):
     def highest(self) -> float:
         return self.median + self.spread
 
+    @property
+    def usual(self) -> float:
+        """The spread without what one outlier makes of it: a run that is more than three times as far from
+        the median as every other counts as three times as far."""
+        far = sorted((abs(run - self.median) for run in self.runs), reverse=True)
+        return min(self.spread, 3 * far[1]) if len(far) > 1 else self.spread
+
+    @property
+    def words(self) -> str:
+        """For a person: ``50.0 ± 0.4``. One run has no spread."""
+        return f"{self.median:.1f} " + (f"± {self.spread:.1f}" if len(self.runs) > 1 else "(1 run)")
+
 
 class LoadTime(_Part):
     """``memory_mib``: by how much MemAvailable fell while the model loaded (others on the box move it
@@ -95,15 +107,23 @@ class Verdict(_Part):
 
 
 class Rate(_Part):
-    """How many of the tasks passed."""
+    """How many of the tasks passed. ``broken_off``: others were to follow, and something went away."""
 
     passed: int
     of: int
     tasks: dict[str, Verdict]
+    broken_off: bool = False
 
     @classmethod
-    def of_tasks(cls, tasks: dict[str, Verdict]) -> Rate:
-        return cls(passed=sum(task.passed for task in tasks.values()), of=len(tasks), tasks=tasks)
+    def of_tasks(cls, tasks: dict[str, Verdict], wanted: int | None = None) -> Rate:
+        """Of the tasks that were tried, of ``wanted``, if these are more."""
+        passed = sum(task.passed for task in tasks.values())
+        return cls(passed=passed, of=len(tasks), tasks=tasks, broken_off=len(tasks) < (wanted or 0))
+
+    @property
+    def words(self) -> str:
+        """For a person: ``9/10``."""
+        return f"{self.passed}/{self.of}" + (", broken off" if self.broken_off else "")
 
 
 class ModelResult(_Part):
@@ -139,7 +159,9 @@ class Llama(_Part):
 
 class Result(_Part):
     """One bench of one host. ``git``: the project's revision, with ``+`` where files differ from it.
-    ``story``: claim to runs, by the names of bench/story.yaml."""
+    ``interrupted``: it did not come to its end (Ctrl-C, or the router was gone). ``settings``: what was
+    asked, ``named`` the models that were asked for by name, where not all were. ``story``: claim to runs, by
+    the names of bench/story.yaml."""
 
     version: Literal[1] = 1
     host: str
@@ -155,6 +177,12 @@ class Result(_Part):
     plan: dict[str, Any] = Field(default_factory=dict)
     models: dict[str, ModelResult] = Field(default_factory=dict)
     story: dict[str, dict[str, StoryRun]] = Field(default_factory=dict)
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a figure in it, or the fault of a model that gave none."""
+        told = any(run.value is not None for sides in self.story.values() for run in sides.values())
+        return told or any(found != ModelResult() for found in self.models.values())
 
 
 def save(result: Result, folder: Path) -> Path:
@@ -188,20 +216,27 @@ def load_all(folder: Path, host: str | None = None) -> list[Result]:
     return sorted(found, key=lambda result: result.started)
 
 
-def save_baselines(result: Result, folder: Path) -> tuple[Path, list[str]]:
+def save_baselines(result: Result, folder: Path, lower: bool = False) -> tuple[Path, list[str]]:
     """Make the result's generation speeds the baselines of its host; the file, and the models taken in.
 
     Models that were not measured keep theirs. One that did not run on the accelerator is never taken: its
-    figure would make the fallback look right. Raises `BadInput` when the file there is none of ours.
+    figure would make the fallback look right. Raises `BadInput`, and writes nothing, when the file there is
+    none of ours, and, unless ``lower``, when a speed has fallen by more than the spread of both: the watch
+    would find it right from then on.
     """
     path = folder / f"{file_part(result.host)}.json"
     models = _baselines(path)
-    taken = []
+    taken, faults = [], []
     for name, found in result.models.items():
         if found.speed is None or found.device is None or found.device.state != "answered":
             continue
         generation = found.speed.generation
         taken.append(name)
+        before = _baseline(models.get(name), path, name)
+        if before is not None and not lower and generation.highest < before[0] - before[1]:
+            what = f"makes {generation.median} tok/s ± {generation.spread}, and its baseline is {before[0]}"
+            do = "find out why; to accept it, take its entry out of the file and save it again"
+            faults.append(Fault(f"{path} {name}", what, do))
         models[name] = {
             "tokens_per_second": generation.median,
             "spread": generation.spread,
@@ -209,10 +244,22 @@ def save_baselines(result: Result, folder: Path) -> tuple[Path, list[str]]:
             "presets": result.presets,
             "measured": result.started.isoformat(timespec="seconds"),
         }
+    if faults:
+        raise BadInput(faults)
     if taken:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps({"version": 1, "models": models}, indent=1, sort_keys=True) + "\n")
     return path, taken
+
+
+def _baseline(entry: Any, path: Path, name: str) -> tuple[float, float] | None:
+    """Speed and spread of an entry, None where there is none."""
+    if entry is None:
+        return None
+    try:
+        return float(entry["tokens_per_second"]), float(entry.get("spread", 0.0))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise BadInput([Fault(f"{path} {name}", "is no baseline", "take its entry out")]) from None
 
 
 def _baselines(path: Path) -> dict[str, Any]:

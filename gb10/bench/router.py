@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from paramiko import SSHException
 from pyinfra.api.exceptions import PyinfraError
 
 ASK_SECONDS = 60
 LOAD_SECONDS = 900  # a 50 GB model from a slow disk
 SILENT_SECONDS = 600  # eight prompts of 20,000 tokens, before the last one's first token
+SLOWEST = 3.0  # tok/s: a large dense model has 8; an answer that is not streamed is silent until its end
 POLL_SECONDS = 0.05
 ANSWER_BYTES = 64 << 20
 LOADED = "loaded"
+RESIDENT = (LOADED, "sleeping")
 
 
 class RouterFault(PyinfraError):
@@ -74,9 +77,7 @@ class Router:
 
     def loaded(self) -> list[str]:
         """The models that are loaded or on their way."""
-        return [
-            name for name, state in self.states().items() if state.value in (LOADED, "loading", "sleeping")
-        ]
+        return [name for name, state in self.states().items() if state.value in (*RESIDENT, "loading")]
 
     def load(self, model: str, seconds: float = LOAD_SECONDS) -> float:
         """Load ``model``; the seconds until the router said that it is loaded."""
@@ -88,9 +89,16 @@ class Router:
             raise RouterFault(f"{model} does not load{code}: see the journal of the lane's unit")
         return time.perf_counter() - begun
 
+    def settle(self, model: str, seconds: float = LOAD_SECONDS) -> ModelState:
+        """The state of ``model`` once it is not on its way any more."""
+        return self._wait(model, lambda state: state.value != "loading", time.perf_counter() + seconds)
+
     def unload(self, model: str, seconds: float = 120) -> None:
-        """Unload ``model`` and wait until it is; nothing when it is not loaded."""
-        if model not in self.loaded():
+        """Unload ``model`` and wait until it is; nothing when it is not loaded.
+
+        One that is on its way is waited for: llama.cpp would kill it, and that looks like a crash.
+        """
+        if model not in self.loaded() or self.settle(model).value not in RESIDENT:
             return
         begun = time.perf_counter()
         self.ask("POST", "/models/unload", {"model": model}, seconds)
@@ -107,13 +115,13 @@ class Router:
                 raise RouterFault(f"{model} is still {state.value}: the wait is over")
             time.sleep(POLL_SECONDS)
 
-    def busy(self, model: str) -> int:
-        """How many requests a loaded model answers now. Never loads one."""
+    def busy(self, model: str) -> int | None:
+        """How many requests a loaded model answers now, None where it does not say. Never loads one."""
         try:
             slots = self.ask("GET", f"/slots?model={quote(model, safe='')}&autoload=false")
             return sum(bool(slot["is_processing"]) for slot in slots)
         except (RouterFault, KeyError, TypeError):
-            return 0
+            return None
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -121,12 +129,16 @@ class Router:
         """The tokens of ``text``."""
         answer = self.ask("POST", "/tokenize", {"model": model, "content": text})
         try:
-            return [int(token) for token in answer["tokens"]]
+            found = [int(token) for token in answer["tokens"]]
         except (KeyError, TypeError, ValueError):
             raise RouterFault("POST /tokenize answered in a shape that is not llama.cpp's") from None
+        if not found:
+            raise RouterFault("POST /tokenize: a text has no tokens")
+        return found
 
     def complete(self, model: str, prompt: Sequence[int], tokens: int) -> Completion:
-        """Exactly ``tokens`` tokens after ``prompt``, without a cached prompt and without an early end."""
+        """Exactly ``tokens`` tokens after ``prompt``, without a cached prompt and without an early end; less
+        of either is a fault, not a figure."""
         body = {
             "model": model,
             "prompt": list(prompt),
@@ -144,7 +156,7 @@ class Router:
             timings = event.get("timings", timings)
         seconds = time.perf_counter() - begun
         try:
-            return Completion(
+            done = Completion(
                 int(timings["prompt_n"]),
                 int(timings["predicted_n"]),
                 _speed(timings["prompt_per_second"]),
@@ -154,13 +166,23 @@ class Router:
             )
         except (KeyError, TypeError, ValueError, OverflowError):
             raise RouterFault("the completion has no timings: is this llama.cpp?") from None
+        if done.tokens < tokens:
+            raise RouterFault(f"POST /completion: it ended after {done.tokens} of {tokens} tokens")
+        if done.prompt_tokens < len(prompt):
+            raise RouterFault(
+                f"POST /completion: {done.prompt_tokens} of {len(prompt)} prompt tokens were computed,"
+                " the rest came from a cache"
+            )
+        if tokens > 1 and done.speed <= 0:  # llama.cpp's word for a time that it does not know
+            raise RouterFault("POST /completion: the server does not say how fast it was")
+        return done
 
     def chat(
         self, model: str, messages: Sequence[Mapping[str, Any]], tokens: int, **more: Any
     ) -> dict[str, Any]:
         """The assistant's message of one chat, with ``finish_reason`` added."""
         body = {"model": model, "messages": list(messages), "max_tokens": tokens, "temperature": 0, **more}
-        answer = self.ask("POST", "/v1/chat/completions", body, SILENT_SECONDS)
+        answer = self.ask("POST", "/v1/chat/completions", body, SILENT_SECONDS + tokens / SLOWEST)
         try:
             choice = answer["choices"][0]
             return {**choice["message"], "finish_reason": choice.get("finish_reason")}
@@ -217,8 +239,12 @@ class Router:
             raise RouterFault(f"{what}: no byte in {timeout:.0f} s") from None
         except http.client.HTTPException as error:
             raise RouterFault(f"{what}: the answer was cut off ({type(error).__name__})") from None
-        except OSError as error:
+        except (OSError, EOFError, SSHException) as error:
             raise RouterFault(f"{what}: {error}") from None
+        except RouterFault:
+            raise
+        except PyinfraError as error:  # the wire's own
+            raise RouterFault(str(error)) from None
         except ValueError:
             raise RouterFault(f"{what} answered with something that is not JSON") from None
         finally:

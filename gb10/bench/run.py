@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyinfra.api.exceptions import PyinfraError
 
-from gb10.bench import measure
+from gb10.bench import ctrl_c, measure
 from gb10.bench.coding import CodingTask, attempt
 from gb10.bench.prompts import CLIENTS, LONG_TOKENS, PromptSource, client_loads, refuse
 from gb10.bench.result import ClientsRow, Device, ModelResult, Rate, Result, Speed, Verdict
-from gb10.bench.router import Router, RouterFault
+from gb10.bench.router import RESIDENT, Router, RouterFault
 from gb10.bench.sandbox import Job
 from gb10.bench.tools import Scenario, play
+from gb10.bench.variants import Held
 from gb10.slots import Slots
 
 PARTS = ("load", "speed", "clients", "slots", "coding", "tools")
@@ -73,6 +74,7 @@ class Bench:
 
     ``slots`` gives a model's slots and its longest trained context in tokens (0: not known), ``free_mib`` the
     box's MemAvailable, ``judge`` runs an answer in the sandbox, ``device`` says where a loaded model runs.
+    ``faults``: what failed and is in no model's result, one line each.
     """
 
     router: Router
@@ -85,6 +87,7 @@ class Bench:
     options: Options
     coding: Sequence[CodingTask] = ()
     scenarios: Sequence[Scenario] = ()
+    faults: list[str] = field(default_factory=list)
     _prompts: dict[str, PromptSource] = field(default_factory=dict)
 
     def prompts(self, model: str) -> PromptSource:
@@ -129,6 +132,22 @@ def _kept(bench: Bench, model: str, part: str, found: ModelResult) -> Iterator[N
             raise Ended(f"the router no longer answers: {gone}") from None
 
 
+@contextmanager
+def other_presets(bench: Bench, model: str, keys: Mapping[str, str | None]) -> Iterator[Slots]:
+    """A with block in which ``model`` has these keys, and gives its slots then. Raises `Held`.
+
+    When it ends early the box reads its own presets again, which ends a model whose keys were others: one
+    that is loading then is waited for, because the router would kill it.
+    """
+    with bench.presets.held(model, keys) as slots:
+        try:
+            yield slots
+        except BaseException:
+            with ctrl_c.waits(bench.show.line), suppress(RouterFault):
+                bench.router.settle(model)
+            raise
+
+
 def _load(bench: Bench, model: str, found: ModelResult) -> None:
     bench.show.step("load")
     found.load = measure.load_time(bench.router, model, bench.free_mib)
@@ -160,23 +179,38 @@ def _speed(bench: Bench, model: str, found: ModelResult) -> None:
         bench.show.line(fault)
 
 
-def client_rows(bench: Bench, model: str, slots: Slots, trained: int) -> list[ClientsRow]:
+def client_rows(bench: Bench, model: str, slots: Slots, trained: int) -> Iterator[ClientsRow]:
     """Every load of the options, asked or skipped with its reason."""
     options = bench.options
-    rows = []
     for load in client_loads(options.answer, options.long, options.clients):
         why = refuse(load, slots, trained)
         if why:
-            rows.append(measure.skipped(load, why))
+            yield measure.skipped(load, why)
             continue
         bench.show.step(f"{load.clients} clients, {load.prompt} tokens each")
-        rows.append(measure.clients(bench.router, model, bench.prompts(model), load))
-    return rows
+        yield measure.clients(bench.router, model, bench.prompts(model), load)
+
+
+def _keep_rows(
+    bench: Bench, model: str, what: str, rows: Iterator[ClientsRow], into: list[ClientsRow], faults: list[str]
+) -> None:
+    """Every row ``into`` the result as soon as it is there; requests that failed are faults. Raises
+    `RouterFault`."""
+    for row in rows:
+        into.append(row)
+        if not row.failures:
+            continue
+        why = "; ".join(row.reasons) or "no reason"
+        fault = f"{row.clients} x {row.prompt_tokens} tokens: {row.failures} failed: {why}"
+        faults.append(f"{what}: {fault}")
+        bench.show.line(f"{model} {what}: {fault}")
+        bench.router.states()
 
 
 def _clients(bench: Bench, model: str, found: ModelResult) -> None:
     slots, trained = bench.slots(model)
-    found.clients = client_rows(bench, model, slots, trained)
+    rows = client_rows(bench, model, slots, trained)
+    _keep_rows(bench, model, "clients", rows, found.clients, found.faults)
 
 
 def _slots(bench: Bench, model: str, found: ModelResult) -> None:
@@ -186,39 +220,54 @@ def _slots(bench: Bench, model: str, found: ModelResult) -> None:
         return
     for way, unified in (("split", "false"), ("unified", "true")):
         keys = {"kv-unified": unified, "kv-unified-per-slot": None}
-        with bench.presets.held(model, keys) as held:
-            bench.show.step(f"{way}: load")
-            # What the box has already was not unloaded by the changed presets.
-            bench.router.unload(model)
-            bench.router.load(model)
-            found.slots[way] = client_rows(bench, model, held, trained)
+        try:
+            with other_presets(bench, model, keys) as held:
+                bench.show.step(f"{way}: load")
+                # What the box has already was not unloaded by the changed presets.
+                bench.router.unload(model)
+                bench.router.load(model)
+                rows = client_rows(bench, model, held, trained)
+                kept = found.slots.setdefault(way, [])
+                _keep_rows(bench, model, f"slots, {way}", rows, kept, found.faults)
+        except Held:
+            # Nobody knows which presets these figures are of.
+            found.slots.pop(way, None)
+            raise
 
 
 def _coding(bench: Bench, model: str, found: ModelResult) -> None:
     limit = bench.options.answer_limit
     more = {} if limit is None else {"tokens": limit}
     tasks: dict[str, Verdict] = {}
-    for task in bench.coding[: bench.options.tasks]:
+    wanted = bench.coding[: bench.options.tasks]
+    for task in wanted:
         bench.show.step(task.name)
         verdict = attempt(bench.router, model, task, bench.judge, **more)
-        _still_there(bench, verdict)
+        _still_there(bench, model, verdict)
         tasks[task.name] = verdict
-        found.coding = Rate.of_tasks(tasks)
+        found.coding = Rate.of_tasks(tasks, len(wanted))
 
 
 def _tools(bench: Bench, model: str, found: ModelResult) -> None:
     limit = bench.options.answer_limit
     more = {} if limit is None else {"tokens": limit}
     tasks: dict[str, Verdict] = {}
-    for scenario in bench.scenarios[: bench.options.tasks]:
+    wanted = bench.scenarios[: bench.options.tasks]
+    for scenario in wanted:
         bench.show.step(scenario.name)
         verdict = play(bench.router, model, scenario, **more)
-        _still_there(bench, verdict)
+        _still_there(bench, model, verdict)
         tasks[scenario.name] = verdict
-        found.tools = Rate.of_tasks(tasks)
+        found.tools = Rate.of_tasks(tasks, len(wanted))
 
 
-def _still_there(bench: Bench, verdict: Verdict) -> None:
-    """A task that failed because the router went away is none of the model's. Raises `RouterFault`."""
-    if not verdict.passed:
-        bench.router.states()
+def _still_there(bench: Bench, model: str, verdict: Verdict) -> None:
+    """A task that failed because the router or the model's process went away is no wrong answer. Raises
+    `RouterFault`."""
+    if verdict.passed:
+        return
+    state = bench.router.states().get(model)
+    if state is None or state.value not in RESIDENT:
+        code = None if state is None else state.exit_code
+        ended = "" if code is None else f" (its process ended with {code})"
+        raise RouterFault(f"{model} is no longer loaded{ended}: {verdict.why}")

@@ -133,7 +133,7 @@ def judge(run: Run, job: Job) -> Verdict:
     try:
         said = json.loads(output.splitlines()[-1])
         return Verdict(passed=said["passed"] is True, why=str(said["why"]))
-    except (IndexError, ValueError, KeyError, TypeError):
+    except (IndexError, ValueError, KeyError, TypeError, RecursionError):
         pass
     if status in SYSTEMD_FAILED:
         raise PyinfraError(f"no sandbox on the box: systemd could not set it up (status {status})")
@@ -143,5 +143,7 @@ def judge(run: Run, job: Job) -> Verdict:
 
 
 def clean(run: Run) -> None:
-    """Take the sandbox's empty root away."""
-    run(["rm", "-rf", "--one-file-system", ROOT], "", START_SECONDS)
+    """Take the sandbox's empty root away. Raises `PyinfraError` when it stays."""
+    status, _, errors = run(["rm", "-rf", "--one-file-system", ROOT], "", START_SECONDS)
+    if status:
+        raise PyinfraError((errors.strip().splitlines() or ["rm failed"])[-1])

@@ -16,8 +16,8 @@ from gb10.bench import measure
 from gb10.bench.prompts import SHORT_TOKENS, ClientLoad, refuse
 from gb10.bench.result import Result, StoryRun
 from gb10.bench.router import RouterFault
-from gb10.bench.run import Bench, Ended, one_client
-from gb10.bench.summary import FRAME
+from gb10.bench.run import Bench, Ended, one_client, other_presets
+from gb10.bench.summary import FRAME, cell
 from gb10.faults import BadInput, Fault
 
 NOT_MEASURED = "not measured"
@@ -76,7 +76,7 @@ def run_story(
     bench: Bench, claims: Mapping[str, Claim], served: Sequence[str], off: Mapping[str, str], result: Result
 ) -> None:
     """Measure every side whose model is ``served``, into ``result.story``. ``off`` has the reasons of those
-    that are not. Raises `Ended`."""
+    that are not. What was tried and failed is in the bench's faults. Raises `Ended`."""
     wanted: dict[Setting, set[str]] = {}
     for name, claim in claims.items():
         result.story[name] = {}
@@ -91,8 +91,8 @@ def run_story(
         try:
             figures = _figures(bench, setting, units)
         except PyinfraError as error:
-            bench.show.line(f"{setting.model} {keys}: {error}")
-            figures = {unit: StoryRun(why=str(error)) for unit in units}
+            run = _failed(bench, f"{setting.model} {keys}".rstrip(), str(error))
+            figures = dict.fromkeys(units, run)
             try:
                 bench.router.states()
             except RouterFault as gone:
@@ -106,7 +106,7 @@ def run_story(
 def _figures(bench: Bench, setting: Setting, units: set[str]) -> dict[str, StoryRun]:
     if not setting.keys:
         return _measured(bench, setting.model, units)
-    with bench.presets.held(setting.model, dict(setting.keys)):
+    with other_presets(bench, setting.model, dict(setting.keys)):
         return _measured(bench, setting.model, units)
 
 
@@ -116,7 +116,11 @@ def _measured(bench: Bench, model: str, units: set[str]) -> dict[str, StoryRun]:
     load = measure.load_time(bench.router, model, bench.free_mib)
     if "MiB" in units:
         memory = load.memory_mib
-        found["MiB"] = StoryRun(value=memory, why="" if memory is not None else "the box did not say")
+        found["MiB"] = (
+            _failed(bench, model, "its memory is not known: the box is silent, or another model came")
+            if memory is None
+            else _on_accelerator(bench, model, StoryRun(value=memory))
+        )
     # Inside a held preset this reads the held one.
     slots, trained = bench.slots(model)
     if "tok/s" in units:
@@ -127,18 +131,29 @@ def _measured(bench: Bench, model: str, units: set[str]) -> dict[str, StoryRun]:
         why = refuse(ask, slots, trained)
         bench.show.step(f"{ask.clients} clients")
         row = None if why else measure.clients(bench.router, model, bench.prompts(model), ask)
-        failed = f"{row.failures} of {row.clients} requests failed" if row and row.failures else ""
-        run = StoryRun(value=row.aggregate if row and not failed else None, why=why or failed)
-        found["aggregate tok/s"] = _on_accelerator(bench, model, run)
+        if row is None:
+            found["aggregate tok/s"] = StoryRun(why=why or "")
+        elif row.failures:
+            failed = f"{row.failures} of {row.clients} requests failed: {'; '.join(row.reasons)}"
+            found["aggregate tok/s"] = _failed(bench, model, failed)
+        else:
+            found["aggregate tok/s"] = _on_accelerator(bench, model, StoryRun(value=row.aggregate))
     return found
 
 
 def _on_accelerator(bench: Bench, model: str, run: StoryRun) -> StoryRun:
     # A figure from the CPU is none of the box's.
     state = bench.device(model).state
-    return (
-        run if state == "answered" else StoryRun(why=f"the model does not run on the accelerator ({state})")
-    )
+    if state == "answered":
+        return run
+    return _failed(bench, model, f"the model does not run on the accelerator ({state})")
+
+
+def _failed(bench: Bench, what: str, why: str) -> StoryRun:
+    """A run that was tried and gave no figure: a fault of the bench, unlike a side that was not tried."""
+    bench.faults.append(f"{what}: {why}")
+    bench.show.line(bench.faults[-1])
+    return StoryRun(why=why)
 
 
 @dataclass(frozen=True)
@@ -182,8 +197,7 @@ def table(found: Sequence[Row]) -> Table:
     made.add_column("why not")
     before = ""
     for row in found:
-        made.add_row(
-            row.claim if row.claim != before else "", row.side, row.unit, row.story, row.measured, row.why
-        )
+        claim = row.claim if row.claim != before else ""
+        made.add_row(*map(cell, (claim, row.side, row.unit, row.story, row.measured, row.why)))
         before = row.claim
     return made

@@ -21,9 +21,15 @@ FRAME: dict[str, Any] = {
 }
 
 
+def cell(text: str) -> Text:
+    """``text`` as it is: a bracket in a model's name is no markup, and nothing in it moves the cursor."""
+    return Text("".join(c if c.isprintable() else " " for c in text))
+
+
 def table(result: Result) -> Table:
     """One line for each model."""
-    made = Table(title=f"{result.host} {result.started:%Y-%m-%d %H:%M} UTC", **FRAME)
+    broken_off = ", broken off" if result.interrupted else ""
+    made = Table(title=cell(f"{result.host} {result.started:%Y-%m-%d %H:%M} UTC{broken_off}"), **FRAME)
     made.add_column("model", overflow="fold")
     for heading in ("load\ns", "memory\nMiB", "prompt\ntok/s", "generation\ntok/s", "coding", "tools"):
         made.add_column(heading, justify="right", no_wrap=True)
@@ -31,14 +37,14 @@ def table(result: Result) -> Table:
     for name, found in result.models.items():
         memory = found.load.memory_mib if found.load else None
         made.add_row(
-            name,
+            cell(name),
             f"{found.load.seconds:.1f}" if found.load else "-",
             "-" if memory is None else str(memory),
             _figure(found.speed.prompt if found.speed else None),
             _figure(found.speed.generation if found.speed else None),
             _rate(found.coding),
             _rate(found.tools),
-            (found.device.name if found.device else "") or "-",
+            cell((found.device.name if found.device else "") or "-"),
             style="red" if found.faults else None,
         )
     return made
@@ -60,11 +66,13 @@ def clients_view(result: Result) -> Iterator[RenderableType]:
                 if row.skipped:
                     skipped.setdefault(f"{name} ({way}): {row.skipped}", []).append(what)
                 else:
-                    made.add_row(name, way, what, *_row(row))
+                    made.add_row(cell(name), cell(way), what, *_row(row))
     if made.row_count:
         yield made
     for why, loads in skipped.items():
-        yield Text(f"skipped {', '.join(loads)} of {why}", style="dim")
+        skip = cell(f"skipped {', '.join(loads)} of {why}")
+        skip.stylize("dim")
+        yield skip
 
 
 def _row(row: ClientsRow) -> list[str]:
@@ -79,8 +87,8 @@ def _row(row: ClientsRow) -> list[str]:
 
 
 def _figure(figure: Figure | None) -> str:
-    return "-" if figure is None else f"{figure.median:.1f} ± {figure.spread:.1f}"
+    return "-" if figure is None else figure.words
 
 
 def _rate(rate: Rate | None) -> str:
-    return "-" if rate is None else f"{rate.passed}/{rate.of}"
+    return "-" if rate is None else rate.words

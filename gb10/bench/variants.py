@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import click
 from paramiko import SSHException
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 
+from gb10.bench import ctrl_c
 from gb10.bench.tunnel import run_as_root
 from gb10.desired import Desired
 from gb10.preset_options import TRUTHY
@@ -69,11 +71,13 @@ def with_keys(text: str, section: str, keys: Mapping[str, str | None]) -> str:
 
 
 class Presets:
-    """The preset file of a box, and the way to hold another one."""
+    """The preset file of a box, and the way to hold another one. ``faults``: why it was not held or not put
+    back, one line each."""
 
     def __init__(self, host: Host, box: Desired) -> None:
         self._host = host
         self._box = box
+        self.faults: list[str] = []
 
     def text(self) -> str:
         """What the file holds now. Raises `PyinfraError`."""
@@ -100,26 +104,67 @@ class Presets:
             stdin, stdout, stderr = client.exec_command(f"sudo -n {shlex.join(line)}", timeout=HOLD_SECONDS)
             stdin.write(json.dumps({"before": before, "content": content}).encode() + b"\n")
             stdin.flush()
-            try:
-                if not stdout.readline().startswith("{"):
-                    raise Held(_last(stderr.read()))
-                over = threading.Event()
-                beat = threading.Thread(target=_say_so, args=(stdin, over), daemon=True)
-                beat.start()
-                try:
+        except _GONE as error:
+            raise Held(_gone(error)) from None
+        held = False
+        try:
+            held = stdout.readline().startswith("{")
+            if held:
+                with _signs_of_life(stdin):
                     yield slots_by(keys_of(content, model))
-                finally:
-                    over.set()
-                    beat.join()
-            finally:
-                stdin.channel.shutdown_write()
-                stdout.read()
-                if stdout.channel.recv_exit_status():
-                    raise Held(_last(stderr.read()))
-        except (SSHException, OSError, EOFError) as error:
-            raise Held(
-                f"the SSH connection is gone ({error}); the box puts its presets back itself"
-            ) from None
+        except BaseException as error:
+            # What was raised goes on, Ctrl-C above all: a box that was not put back is said at the end.
+            with ctrl_c.waits(_say):
+                why = _let_go(stdin, stdout, stderr)
+            if why:
+                self.faults.append(why)
+            if isinstance(error, _GONE):
+                raise Held(_gone(error)) from None
+            raise
+        with ctrl_c.waits(_say) as came:
+            why = _let_go(stdin, stdout, stderr)
+        if held and why:
+            self.faults.append(why)
+        if came:
+            raise KeyboardInterrupt
+        if why or not held:
+            raise Held(why or "the presets were not held")
+
+
+_GONE = (SSHException, OSError, EOFError)
+
+
+def _gone(error: BaseException) -> str:
+    return f"the SSH connection is gone ({error}); the box puts its presets back itself"
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _let_go(stdin: Any, stdout: Any, stderr: Any) -> str:
+    """Wait until the box has its own presets again; why it has not, or an empty text."""
+    try:
+        stdin.channel.shutdown_write()
+        stdout.read()
+        if not stdout.channel.recv_exit_status():
+            return ""
+        said = stderr.read().decode(errors="replace").strip().splitlines()
+    except _GONE as error:
+        return _gone(error)
+    return said[-1] if said else "the presets were not put back"
+
+
+@contextmanager
+def _signs_of_life(stdin: Any) -> Iterator[None]:
+    over = threading.Event()
+    beat = threading.Thread(target=_say_so, args=(stdin, over), daemon=True)
+    beat.start()
+    try:
+        yield
+    finally:
+        over.set()
+        beat.join()
 
 
 def _say_so(stdin: Any, over: threading.Event) -> None:
@@ -130,7 +175,3 @@ def _say_so(stdin: Any, over: threading.Event) -> None:
             stdin.flush()
         except (SSHException, OSError, EOFError):
             return  # the box puts its presets back
-
-
-def _last(errors: bytes) -> str:
-    return (errors.decode(errors="replace").strip().splitlines() or ["the presets were not held"])[-1]

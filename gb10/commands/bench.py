@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from gb10.bench import compare as comparing
 from gb10.bench import ctrl_c, report, story, summary
 from gb10.bench.on_box import FOLDER, BoxUnderTest
 from gb10.bench.residents import put_back, residents
-from gb10.bench.result import Result, load, load_all, save, save_baselines, write_whole
+from gb10.bench.result import ModelResult, Result, load, load_all, save, save_baselines, write_whole
 from gb10.bench.run import PARTS, QUICK, USUAL, Ended, Options, bench_model
 from gb10.bench.show import Progressing
 from gb10.commands import options
@@ -26,6 +27,7 @@ from gb10.remote import connected
 
 RESULTS = FOLDER / "results"
 BASELINES = FOLDER / "baselines"
+NOTHING = "nothing was measured: no result is written"
 
 
 class _RunByDefault(click.Group):
@@ -95,7 +97,7 @@ def run(
     """Measure MODELs, or all of the catalogue: load time, speed, clients at once, coding tasks, tool calls.
 
     Models are loaded and unloaded for it; afterwards those are loaded that were before. Ctrl-C ends it, puts
-    the box back and keeps what was measured. Exits with 1 when a part failed.
+    the box back and keeps what was measured. Exits with 1 when a part failed or nothing was measured.
     """
     chosen = QUICK if quick else Options()
     chosen = Options(
@@ -111,19 +113,22 @@ def run(
     if save_baseline and "speed" not in chosen.parts:
         raise click.UsageError("a baseline is a speed: take `--part speed` in")
 
-    def measure(under_test: BoxUnderTest, console: Console, result: Result) -> None:
+    def measure(under_test: BoxUnderTest, console: Console, result: Result) -> list[str]:
         names = under_test.choose(models)
+        result.settings["named"] = names if models else []
+        missing = [] if models else under_test.not_served()
         with Progressing(console, len(names) * len(chosen.parts)) as show:
             made = under_test.bench(show, chosen)
             for name in names:
                 bench_model(made, name, result)
+        return [f"{name}: the catalogue has it on, the router does not serve it: deploy" for name in missing]
 
     result, path, status = _measured(inventory, host_name, out, yes, chosen, measure)
     console = Console()
     console.print(summary.table(result))
     for more in summary.clients_view(result):
         console.print(more)
-    _say(f"written: {_shown(path)}")
+    _say(f"written: {_shown(path)}" if path else NOTHING)
     if save_baseline and not result.interrupted:
         kept, taken = save_baselines(result, baselines)
         if taken:
@@ -148,20 +153,21 @@ def story_command(
     """Measure the story of the box again and print its figures beside ours.
 
     Only claims whose models are on the box; a claim without a run prints as "not measured". Presets that a
-    claim needs otherwise are changed for it and put back.
+    claim needs otherwise are changed for it and put back. Exits with 1 when a run failed or there was none.
     """
     chosen = QUICK if quick else Options()
     told = story.load_claims(claims)
 
-    def measure(under_test: BoxUnderTest, console: Console, result: Result) -> None:
+    def measure(under_test: BoxUnderTest, console: Console, result: Result) -> list[str]:
         settings = {story.setting_of(side) for claim in told.values() for side in claim.sides.values()}
         with Progressing(console, len(settings)) as show:
             made = under_test.bench(show, chosen)
             story.run_story(made, told, list(under_test.router.states()), under_test.off, result)
+        return made.faults
 
     result, path, status = _measured(inventory, host_name, out, yes, chosen, measure)
     Console().print(story.table(story.rows(told, result.story)))
-    _say(f"written: {_shown(path)}")
+    _say(f"written: {_shown(path)}" if path else NOTHING)
     raise SystemExit(status)
 
 
@@ -169,7 +175,8 @@ def story_command(
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
 def compare(first: Path, second: Path) -> None:
-    """Two results side by side. Exits with 2 when the second lost more than the spread of both."""
+    """Two results side by side. Exits with 2 when the second lost more than the spread of both, or has no
+    figure for what it was asked; with 1 when they cannot be compared."""
     one, other = load(first), load(second)
     changes = comparing.compare(one, other)
     Console().print(comparing.table(one, other, changes))
@@ -205,11 +212,12 @@ def _measured(
     out: Path,
     yes: bool,
     chosen: Options,
-    measure: Callable[[BoxUnderTest, Console, Result], None],
-) -> tuple[Result, Path, int]:
-    """The result of ``measure`` on the box, its file, and the exit status. The box is put back in any
-    case."""
+    measure: Callable[[BoxUnderTest, Console, Result], list[str]],
+) -> tuple[Result, Path | None, int]:
+    """The result of ``measure``, which gives its faults, on the box; its file, if anything was measured, and
+    the exit status. The box is put back in any case."""
     console = Console(stderr=True)
+    _writable(out)
     with ctrl_c.reaches_us(), connected(inventory, host_name) as host:
         # A deploy would restart what is measured, and two benches would measure each other.
         deploy_lock.take(host, "gb10 bench")
@@ -220,26 +228,58 @@ def _measured(
         loaded = ", ".join(before.loaded) or "nothing"
         _say(f"{host.name}: loaded now: {loaded}; it will be so again afterwards")
         faults: list[str] = []
+        stopped = False
+        result.interrupted = True  # until it has come to its end
         try:
-            measure(under_test, console, result)
+            faults += measure(under_test, console, result)
+            result.interrupted = False
         except KeyboardInterrupt:
-            result.interrupted = True
+            stopped = True
         except Ended as error:
             faults.append(str(error))
         finally:
             with ctrl_c.waits(_say):
-                under_test.router.abort()
-                faults += put_back(under_test.router, before.loaded)
-                faults += _cleaned(under_test)
+                try:
+                    faults += _as_before(under_test, before.loaded)
+                except KeyboardInterrupt:
+                    stopped = True
+                    faults.append("the box was left as it is")
+                except PyinfraError as error:
+                    faults.append(f"the box is not put back: {error}")
+                for fault in faults:
+                    _say(fault)
                 result.finished = datetime.now(UTC).replace(microsecond=0)
-                path = save(result, out)
-    for fault in faults:
-        _say(fault)
-    failed = faults or any(found.faults for found in result.models.values())
-    if result.interrupted:
-        _say(f"Interrupted. The box is {'not ' if faults else ''}as it was; kept: {_shown(path)}")
+                path = _kept(result, out)
+    failed = faults or not path or any(found.faults for found in result.models.values())
+    if stopped:
+        kept = f"kept: {_shown(path)}" if path else NOTHING
+        _say(f"Interrupted. The box is {'not ' if faults else ''}as it was; {kept}")
         return result, path, STATUS
     return result, path, 1 if failed else 0
+
+
+def _kept(result: Result, out: Path) -> Path | None:
+    """Write what was measured, if anything was: an empty result would hide the one before it."""
+    result.models = {name: found for name, found in result.models.items() if found != ModelResult()}
+    return save(result, out) if result.measured else None
+
+
+def _writable(out: Path) -> None:
+    """Not after hours that nothing can be written. Raises `BadInput`."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise BadInput([Fault(str(out), f"no place for a result: {error.strerror}", "say --out")]) from None
+
+
+def _as_before(under_test: BoxUnderTest, loaded: Sequence[str]) -> Iterator[str]:
+    """Put the box back; one line for each thing that is not as it was."""
+    under_test.router.abort()
+    yield from put_back(under_test.router, loaded)
+    yield from under_test.presets.faults
+    yield from _cleaned(under_test)
 
 
 def _cleaned(under_test: BoxUnderTest) -> Iterator[str]:
@@ -249,11 +289,16 @@ def _cleaned(under_test: BoxUnderTest) -> Iterator[str]:
         yield f"the sandbox's folder is still there: {error}"
 
 
-def _ask(busy: dict[str, int], yes: bool) -> None:
+def _ask(busy: dict[str, int | None], yes: bool) -> None:
     """Whoever uses a model now is not pushed out without a word. Raises `BadInput`, or ``click.Abort``."""
     if not busy or yes:
         return
-    named = ", ".join(f"{name} answers {count} request{'s' * (count != 1)}" for name, count in busy.items())
+    named = ", ".join(
+        f"{name} does not say whether it answers somebody"
+        if count is None
+        else f"{name} answers {count} request{'s' * (count != 1)}"
+        for name, count in busy.items()
+    )
     if not sys.stdin.isatty():
         raise BadInput([Fault("bench", f"{named} now", "wait, or say --yes: it would be slowed or evicted")])
     click.confirm(f"{named} now; the bench slows or evicts it. Go on?", abort=True, err=True)

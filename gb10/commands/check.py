@@ -8,6 +8,7 @@ import click
 
 from gb10.commands import options
 from gb10.faults import BadInput, Fault
+from gb10.found import places
 from gb10.inventory import desired, load_inventory
 from gb10.plan_view import NOT_COUNTED
 from gb10.requirements import description_faults
@@ -25,6 +26,20 @@ def faults_of(inventory: Path) -> tuple[list[Fault], int]:
         except BadInput as error:
             found |= dict.fromkeys(error.faults)
     return list(found), len(hosts)
+
+
+def stale_baselines(inventory: Path) -> list[str]:
+    """A line for each baseline that was measured with something else than what is described."""
+    notes = []
+    for host in load_inventory(inventory):
+        box = desired(host)
+        # Models that are found on a box are in its presets too, and nobody has looked here.
+        presets = None if places(box.data) else box.presets_digest
+        for name, baseline in box.baselines.items():
+            if stale := baseline.stale(box.image, presets):
+                do = f"measure it again: gb10 bench {name} --save-baseline"
+                notes.append(f"{host.name}: the baseline of {name} is of {stale}: {do}")
+    return notes
 
 
 @click.command()
@@ -50,3 +65,5 @@ def check(inventory: Path) -> None:
         raise SystemExit(1)
     click.echo(f"{inventory.name}: {hosts} host{'s' if hosts != 1 else ''}, no fault")
     click.echo(f"note: {NOT_COUNTED}")
+    for note in stale_baselines(inventory):
+        click.echo(f"note: {note}")

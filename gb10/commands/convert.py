@@ -120,6 +120,9 @@ def wish_of(box: Desired, what: str, outtype: str | None, name: str | None) -> W
             raise BadInput([Fault(repo, what, near_miss(repo, made) or "name a repository: OWNER/NAME")])
     conversion = model.conversion if model else None
     repo = conversion.repo if conversion else repo
+    if name is None and model is None and (other := _taken(box, repo)):
+        what = f"its name is taken by {other}, which would be replaced by this one"
+        raise BadInput([Fault(repo, what, "give this one another --name, or that one to replace it")])
     name = name or (model.name if model else repo.partition("/")[2])
     if why := refuse_name(name):
         raise BadInput([Fault(name, f"the name {why}", "give another --name")])
@@ -130,6 +133,17 @@ def wish_of(box: Desired, what: str, outtype: str | None, name: str | None) -> W
     revision = revision or (conversion.revision if conversion else None) or known or "main"
     kind = outtype or (conversion.outtype if conversion else DEFAULT_OUTTYPE)
     return Wish(name, file, repo, revision, kind, model, locked)
+
+
+def _taken(box: Desired, repo: str) -> str:
+    """What has the name that a model from ``repo`` would get, in the catalogue or the lock; else empty."""
+    name = repo.partition("/")[2]
+    model = box.catalogue.model(name)
+    if model:  # it is of another repository: one of this would have been found by it
+        return model.where
+    made = [file for file in box.lock.files.values() if file.repo == own_repo(name) and file.recipe]
+    others = [file.recipe.repo for file in made if file.recipe and file.recipe.repo != repo]
+    return f"{own_repo(name)} of the lock, made from {others[0]}" if others else ""
 
 
 def _look_through(box: Desired, wish: Wish) -> Source:

@@ -30,7 +30,7 @@ from gb10.desired import Desired
 from gb10.facts.docker import Generations, Images
 from gb10.faults import BadInput, Fault
 from gb10.image_file import CHUNK_BYTES, read_image_file, sum_path, write_sum
-from gb10.image_view import image_table, proof_lines
+from gb10.image_view import image_table, proof_lines, unproven
 from gb10.inventory import desired
 from gb10.printable import all_printable
 from gb10.remote import connected, ssh_client
@@ -66,19 +66,20 @@ def image(
         images, known = _looked(host, box, whole=not as_json)
     wanted = _full_name(box, tag)
     entry = next((entry for entry in images if entry["image"] == wanted), None)
-    proof = entry and entry["proof"]
+    fault = unproven(entry, box) if entry else "not on the box"
     if as_json:
-        click.echo(json.dumps({"wanted": wanted, "images": images, **known}, indent=1))
-        sys.exit(0 if proof else 1)
+        click.echo(json.dumps({"wanted": wanted, "proven": not fault, "images": images, **known}, indent=1))
+        sys.exit(1 if fault else 0)
     # A name that is cut is no name: a narrow terminal wraps the row.
     console = Console(highlight=False)
     console.width = max(console.width, WIDTH)
     if images:
         console.print(image_table(images, box, known))
-    click.echo(f"\n{wanted}" + ("" if proof else ": " + ("not proven" if entry else "not on the box")))
-    for name, text in proof_lines(proof) if proof else ():
-        click.echo(f"  {name:<8} {text}")
-    sys.exit(0 if proof else 1)
+    click.echo(f"\n{wanted}" + (f": {fault}" if fault else ""))
+    if entry and not fault:
+        for name, text in proof_lines(entry["proof"]):
+            click.echo(f"  {name:<8} {text}")
+    sys.exit(1 if fault else 0)
 
 
 def _looked(host: Host, box: Desired, *, whole: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -86,7 +87,11 @@ def _looked(host: Host, box: Desired, *, whole: bool) -> tuple[list[dict[str, An
     images = host.get_fact(
         Images, program=programs["gb10_image.py"].path, description=box.image_file.path, whole=whole
     )
+    if images is None:
+        raise PyinfraError(f"{host.name} does not say which images it has: look at systemctl status docker")
     known = host.get_fact(Generations, program=programs["gb10_generations.py"].path, lane=box.lane_path)
+    if known is None:
+        raise PyinfraError(f"{host.name} does not say which lanes it has kept: run a deploy first")
     return all_printable(images), all_printable(known)
 
 
@@ -109,6 +114,8 @@ def export(file: Path, tag: str | None, host_name: str | None, inventory: Path) 
     """
     if file.exists():
         raise BadInput([Fault(str(file), "is there already", "name another file, or remove it")])
+    if not file.parent.is_dir():
+        raise BadInput([Fault(str(file), f"there is no folder {file.parent}", "make it, or name another")])
     with connected(inventory, host_name) as host:
         name = _full_name(desired(host), tag)
         size = int(_line(host, f"docker image inspect --format '{{{{.Size}}}}' {shlex.quote(name)}"))

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import gevent
+from paramiko import SSHException
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 from rich.box import SIMPLE_HEAD
@@ -21,7 +23,7 @@ from gb10.facts.answer import read_answer
 from gb10.facts.docker import Generations
 from gb10.inventory import desired
 from gb10.operations import deploy_lock
-from gb10.operations.going_back import BACK_SECONDS, back_command
+from gb10.operations.going_back import BACK_SECONDS, back_command, outcome_of
 from gb10.printable import all_printable
 from gb10.remote import connected
 
@@ -39,7 +41,8 @@ WIDTH = 100
 def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory: Path) -> None:
     """Go back to the lane that answered before the present one: its image, unit and presets.
 
-    The lane restarts and must answer; what was done is recorded on the box. The data of this repository
+    The lane restarts and must answer; what was done is recorded on the box. One that was cut off (a lost
+    connection, a power cut) or did not answer is taken up again by the next. The data of this repository
     stay as they are: the next deploy brings back what they describe.
 
     Exit status: 0 the lane answers again, 1 it does not, or there is nowhere to go.
@@ -55,6 +58,8 @@ def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory
         known = host.get_fact(
             Generations, program=box.program_files["gb10_generations.py"].path, lane=box.lane_path
         )
+        if known is None:
+            raise PyinfraError(f"{host.name} does not say which lanes it has kept: run a deploy first")
         if listing or not yes:
             _show(all_printable(known))
         if listing:
@@ -69,14 +74,16 @@ def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory
 def go_back(host: Host, box: Desired, to: str) -> dict[str, Any]:
     """What ``gb10_generations.py back`` says. Raises pyinfra's ``PyinfraError`` when it says nothing."""
     command = back_command(box, why="gb10 rollback", to=to)
-    with Console(stderr=True).status("going back: restart and first answer"):
-        _, output = host.run_shell_command(command, _sudo=True, _timeout=BACK_SECONDS)
     try:
-        done: dict[str, Any] = all_printable(json.loads(output.stdout_lines[-1]))
-    except (ValueError, IndexError):
-        reason = (output.stderr_lines or ["the box has no record of its lanes: run a deploy first"])[-1]
-        raise PyinfraError(f"{host.name}: {reason}") from None
-    return done
+        with Console(stderr=True).status("going back: restart and first answer"):
+            _, output = host.run_shell_command(command, _sudo=True, _timeout=BACK_SECONDS)
+        done: dict[str, Any] = all_printable(outcome_of(output.stdout_lines, output.stderr_lines))
+        return done
+    except (SSHException, OSError, EOFError, gevent.Timeout, ValueError) as error:
+        raise PyinfraError(
+            f"{host.name}: going back is not known to have worked ({error}): it may go on there; "
+            "run it again: that waits for its end, or brings it there"
+        ) from None
 
 
 def _show(known: dict[str, Any]) -> None:
@@ -98,9 +105,14 @@ def _show(known: dict[str, Any]) -> None:
     console.print(table if known["generations"] else "no lane has answered yet")
     if known["generations"] and not installed_is_known:
         click.echo("in place is a lane that has not answered")
+    if known["going_to"]:
+        click.echo(f"going back to lane {known['going_to']} has not come to its end: gb10 rollback goes on")
+    for number in known["damaged"]:
+        click.echo(f"lane {number} is not whole any more: nothing goes back to it")
     for change in [change for change in known["changes"] if change["what"] == "back"][-5:]:
-        outcome = "it answered" if change["answered"] else "it did not answer"
-        click.echo(f"{change['time']} back to lane {change['number']}, because {change['why']}: {outcome}")
+        outcome = "it answered" if change.get("answered") else "it did not answer"
+        why = change.get("why", "")
+        click.echo(f"{change['time']} back to lane {change['number']}, because {why}: {outcome}")
 
 
 def _report(box: Desired, done: dict[str, Any]) -> int:

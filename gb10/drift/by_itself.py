@@ -43,6 +43,10 @@ def of_readings(case: Case) -> Iterator[Item]:
     if readings["reboot"] is not None:
         why = " ".join(readings["reboot"]) or "an update"
         yield item("box: reboot", "not wanted", f"wanted by {why}", Class.NEW, f"{BY_HAND}: reboot it")
+    if readings["apt"]:
+        made = case.made(case.changed("toolkit: apt sources"), False)
+        do = f"{BY_HAND}, where a deploy does not help: `apt-get update` on the box says more"
+        yield item("toolkit: apt", "can read its lists", readings["apt"], made, do)
     for package, (installed, candidate) in readings["would_move"].items():
         do = f"{BY_HAND}: look at `apt-cache policy {package}`: another pin, or a source that goes before it"
         pinned = [placed.path for placed in case.box.toolkit_files]

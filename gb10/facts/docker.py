@@ -17,8 +17,8 @@ _LOOK = (
 
 
 class ImageState(FactBase[str]):
-    """``absent``, ``unproven`` (no proof of what is expected now is kept), ``moved`` (the proof is of another
-    image), ``proven``.
+    """``absent``, ``unproven`` (no proof of what is expected now is kept, or it is of another image),
+    ``proven``.
 
     ``absent`` also without Docker.
     """
@@ -37,19 +37,19 @@ class ImageState(FactBase[str]):
         proven = dict(line.split('"', 1) for line in lines if '"' in line)
         if not there.startswith("sha256:"):
             return "absent"
-        if "id" in proven and proven["id"] != there:
-            return "moved"
-        return "proven" if proven.get("expectation") == self.expectation and "id" in proven else "unproven"
+        return "proven" if proven == {"id": there, "expectation": self.expectation} else "unproven"
 
 
 def _list_command(program: str, description: str, *more: str) -> str:
     """``PROGRAM DESCRIPTION list``; nothing where a deploy has not put both there yet."""
     run = shlex.join(["python3", program, description, "list", *more])
-    return f"if [ -e {shlex.quote(program)} -a -e {shlex.quote(description)} ]; then {run} || true; fi"
+    there = f"[ -e {shlex.quote(program)} -a -e {shlex.quote(description)} ]"
+    return f"if {there}; then {run} || echo no answer; fi"
 
 
-class Images(FactBase[list[dict[str, Any]]]):
+class Images(FactBase[list[dict[str, Any]] | None]):
     """All images of the lane's name, newest first, as ``gb10_image.py list`` says; [] before it is there.
+    None when it does not say: Docker is down.
 
     ``whole``: with the servers' help texts in their proofs, some 40 kB each.
     """
@@ -61,29 +61,38 @@ class Images(FactBase[list[dict[str, Any]]]):
     def command(self, program: str, description: str, whole: bool = False) -> str:
         return _list_command(program, description, *(["whole"] if whole else []))
 
-    def process(self, output: list[str]) -> list[dict[str, Any]]:
+    def process(self, output: list[str]) -> list[dict[str, Any]] | None:
         try:
-            return list(json.loads("\n".join(output))["images"])
+            return list(json.loads("\n".join(output))["images"]) if output else []
         except (ValueError, KeyError, TypeError):
-            return []
+            return None
 
 
-class Generations(FactBase[dict[str, Any]]):
-    """The lanes that answered, as ``gb10_generations.py list`` says; none before it is there.
+class Generations(FactBase[dict[str, Any] | None]):
+    """The lanes that answered, as ``gb10_generations.py list`` says; none before it is there. None when it
+    does not say.
 
-    ``{"current": number, "installed": digest, "generations": [...], "changes": [...]}``
+    ``{"current": number, "served": numbers, "going_to": number, "damaged": numbers, "installed": digest,
+    "generations": [...], "changes": [...]}``
     """
 
     @staticmethod
     def default() -> dict[str, Any]:
-        return {"current": 0, "installed": "", "generations": [], "changes": []}
+        return {
+            "current": 0,
+            "served": [],
+            "going_to": 0,
+            "damaged": [],
+            "installed": "",
+            "generations": [],
+            "changes": [],
+        }
 
     def command(self, program: str, lane: str) -> str:
         return _list_command(program, lane)
 
-    def process(self, output: list[str]) -> dict[str, Any]:
+    def process(self, output: list[str]) -> dict[str, Any] | None:
         try:
-            found = json.loads("\n".join(output))
-            return self.default() | dict(found)
+            return self.default() | (dict(json.loads("\n".join(output))) if output else {})
         except (ValueError, TypeError):
-            return self.default()
+            return None

@@ -27,7 +27,8 @@ class DriftState(ProbeFact):
     since the epoch, ``arrived`` and ``took`` (this machine's time when the answer was here, and the seconds
     that the command had taken until then), ``oom_kills`` and ``restarts`` (counters), ``stopped_by_watch``
     (bool: the watch has stopped the lane), ``disks`` (path to [bytes free, bytes in all]), ``reboot``
-    (packages that want one, null for none), ``would_move`` (package to [installed, candidate]) and ``night``
+    (packages that want one, null for none), ``would_move`` (package to [installed, candidate]), ``apt``
+    (why it cannot read its lists, or an empty text) and ``night``
     (how the last look at night ended, ``unit``, and since how many seconds there is its ``result``, the last
     ``deploy``, and the ``timer`` is on; null for never);
     ``record``, what the last deploy left, or null, and ``record_state``, as in ``files``; ``key_newer`` and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import gevent
 from paramiko import SSHException
@@ -63,6 +64,15 @@ def back_command(box: Desired, *, why: str, to: str = "", only_unverified: bool 
     return StringCommand("python3", QuoteString(program), QuoteString(box.lane_path), "back", *options)
 
 
+def outcome_of(said: list[str], errors: list[str]) -> dict[str, Any]:
+    """What ``gb10_generations.py back`` printed. Raises ValueError with its reason where it says nothing."""
+    try:
+        done = dict(json.loads(said[-1]))
+        return {key: done[key] for key in ("state", "reason", "to", "image", "answer")}
+    except (ValueError, IndexError, TypeError, KeyError):
+        raise ValueError((errors or ["it gave no answer: the connection may be lost"])[-1]) from None
+
+
 def go_back(host: Host, box: Desired, *, why: str, only_unverified: bool) -> None:
     """Go back and say what became of it. The deploy stays failed, whatever comes of it."""
 
@@ -72,8 +82,8 @@ def go_back(host: Host, box: Desired, *, why: str, only_unverified: bool) -> Non
     try:
         command = back_command(box, why=why, only_unverified=only_unverified)
         _, output = host.run_shell_command(command, _sudo=True, _timeout=BACK_SECONDS)
-        done = json.loads(output.stdout_lines[-1])
-    except (SSHException, OSError, EOFError, gevent.Timeout, ValueError, IndexError) as error:
+        done = outcome_of(output.stdout_lines, output.stderr_lines)
+    except (SSHException, OSError, EOFError, gevent.Timeout, ValueError) as error:
         say(f"going back is not known to have worked ({error}): look with gb10 rollback --list")
         return
     if done["state"] == "nothing":

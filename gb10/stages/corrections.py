@@ -14,6 +14,7 @@ from pyinfra.context import host
 
 from gb10.container import differences, preset_differences
 from gb10.desired import Desired
+from gb10.facts.docker import ImageState
 from gb10.facts.drift import DriftState, question_of
 from gb10.facts.shared import look
 from gb10.operations import Commands
@@ -24,24 +25,26 @@ from gb10.record import readable
 OURS_TO_REMOVE = ("/etc/systemd/", "/run/systemd/", "/usr/local/lib/systemd/")
 # What systemd has been told anew; a socket or a timer, too, goes by what it was started with.
 _AGAIN = 'systemctl daemon-reload; systemctl try-restart "$@"'
-# $1 the image that the deploy built, $2 the tag. Without that image the tag goes, and it is built again.
-_TAG_AGAIN = (
-    'if docker image inspect "$1" >/dev/null 2>&1; then docker tag "$1" "$2"; '
-    'else docker image rm --force "$2" >/dev/null; fi'
-)
 
 
 @operation()
 def tag(box: Desired) -> Commands:
-    """The image's tag names what the last deploy left under it, where that was the same tag."""
+    """The image's tag names what the last deploy left under it, where that was the same tag.
+
+    Another build of the same, as one that was imported, stays: the next operation lets it prove itself.
+    """
     seen = look(host, DriftState, question=question_of(box))
     record, now = seen["record"], seen["facts"]["image: id"]
     if not now or not readable(record) or record["question"].get("image") != box.image:
         return
     before = record["facts"].get("image: id")
-    if before and before != now:
-        words = (QuoteString(before), QuoteString(box.image))
-        yield StringCommand("sh", "-c", QuoteString(_TAG_AGAIN), "-", *words)
+    if not before or before == now:
+        return
+    proof = {"image": box.image, "folder": box.image_folder, "expectation": box.image_expectation}
+    if look(host, ImageState, **proof) != "proven":
+        program, description = box.program_files["gb10_image.py"].path, box.image_file.path
+        words = (QuoteString(word) for word in (program, description, "retag", before))
+        yield StringCommand("python3", *words)
 
 
 @operation()

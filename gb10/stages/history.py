@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pyinfra import logger
 from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
@@ -19,26 +22,30 @@ def keep(box: Desired) -> None:
     pruned(name=f"history: at most {box.data.image_keep} images", box=box)
 
 
-def _known(box: Desired) -> dict[str, object]:
+def _known(box: Desired) -> dict[str, Any] | None:
     program = box.program_files["gb10_generations.py"].path
-    found: dict[str, object] = look(host, Generations, program=program, lane=box.lane_path)
-    return found
+    return look(host, Generations, program=program, lane=box.lane_path)
 
 
 @operation()
 def kept(box: Desired) -> Commands:
     """`gb10 rollback` can come back to this lane."""
-    if not is_kept(box, _known(box)):
+    known = _known(box)
+    if known is None or not is_kept(box, known):
         program = box.program_files["gb10_generations.py"].path
         yield StringCommand("python3", QuoteString(program), QuoteString(box.lane_path), "keep")
 
 
 @operation()
 def pruned(box: Desired) -> Commands:
-    """Never the running image, the previous one, or one that a container uses."""
+    """Never the running image, the previous one, or one that a container uses; none where nobody knows."""
     program, description = box.program_files["gb10_image.py"].path, box.image_file.path
     images = look(host, Images, program=program, description=description)
-    over = superfluous(images, box.data.image_keep, needed_images(box, _known(box)))
+    known = _known(box)
+    if images is None or known is None:
+        host.log("no image is removed: the box does not say which are needed", logger.warning)
+        return
+    over = superfluous(images, box.data.image_keep, needed_images(box, known))
     if over:
         names = (QuoteString(name) for name in over)
         yield StringCommand("python3", QuoteString(program), QuoteString(description), "prune", *names)

@@ -42,6 +42,6 @@ def built(box: Desired) -> Commands:
         host, ImageState, image=box.image, folder=box.image_folder, expectation=box.image_expectation
     )
     if state != "proven":
-        # One that came from a file only has to prove itself; one whose tag was moved is built again.
-        verb = "prove" if state == "unproven" else "build"
+        # One that came from a file only has to prove itself; one that is no build of ours is built then.
+        verb = "build" if state == "absent" else "prove"
         yield from detached.commands(image_job(box, verb), BuildProgress())

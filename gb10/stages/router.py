@@ -30,7 +30,7 @@ exit 1
 def serve(box: Desired) -> None:
     """The running router reads changed presets again; a changed unit or image restarts it, once."""
     data = box.data
-    for program in ("gb10_router.py", "gb10_generations.py"):
+    for program in ("gb10_router.py", "gb10_history.py", "gb10_generations.py"):
         placed.file(name=f"router: {program}", placed=box.program_files[program])
     for folder in box.folders:
         placed.folder(name=f"router: {folder}", path=folder)

@@ -139,7 +139,8 @@ BATCHES: dict[str, list[Change]] = {
             "echo 'deb [trusted=yes] http://10.213.103.1:8100/libnvidia-container/stable/deb/amd64 /' "
             "> /etc/apt/sources.list.d/copied.list",
             "toolkit: no second source of the same repository",
-            also=("toolkit: apt source /etc/apt/sources.list.d/copied.list",),
+            # apt reads no list at all then.
+            also=("toolkit: apt source /etc/apt/sources.list.d/copied.list", "toolkit: apt"),
         ),
         Change(
             "a program that listens for all",
@@ -298,6 +299,13 @@ BATCHES: dict[str, list[Change]] = {
             "systemd-run --unit=orphan bash -c 'exec -a VLLM::EngineCore sleep 1d'",
             "lanes: vLLM process VLLM::EngineCore 1d",
             undo="systemctl stop orphan",
+        ),
+        Change(
+            "a list that apt cannot read",
+            "echo deb nonsense > /etc/apt/sources.list.d/broken.list",
+            "toolkit: apt source /etc/apt/sources.list.d/broken.list",
+            also=("toolkit: apt",),
+            undo="rm /etc/apt/sources.list.d/broken.list",
         ),
         Change("a rule for IPv6", "ip6tables -A INPUT -p tcp --dport 9 -j ACCEPT", "box: firewall"),
     ],

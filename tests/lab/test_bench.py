@@ -197,7 +197,7 @@ def test_compare_and_report_of_real_results(
     same = subprocess.run(
         [str(GB10), "bench", "compare", str(measured[0]), str(measured[0])], capture_output=True, check=False
     )
-    assert same.returncode == 0
+    assert same.returncode == 0, same.stderr
     out = tmp_path / "report.html"
     line = [str(GB10), "bench", "report", "--results", str(measured[0].parent), "--out", str(out)]
     assert subprocess.run(line, capture_output=True, check=False).returncode == 0
@@ -380,12 +380,18 @@ wait
     host.ssh("systemd-run --quiet --collect --unit=busy sh /run/busy.sh", sudo=True)
     try:
         wait_for(lambda: _busy(host))
-        done = bench(host, "tiny-b", "--part", "load", "--out", tmp_path)
+        done = bench(host, "tiny-b", "--part", "load", "--out", tmp_path / "asked")
+        beside = bench(host, "tiny-b", "--part", "speed", *SHORT, "--yes", "--out", tmp_path / "beside")
     finally:
         host.ssh("systemctl stop busy", sudo=True)
     assert done.returncode == 1
     assert "tiny-a answers 1 request now" in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "asked").iterdir()) == []
+    # Who goes on all the same gets no figure of two.
+    assert beside.returncode == 1
+    assert "tiny-a answers somebody else" in beside.stdout
+    (path,) = (tmp_path / "beside").iterdir()
+    assert load_result(path).models["tiny-b"].speed is None
 
 
 def _busy(host: LabHost) -> bool:

@@ -123,12 +123,11 @@ def test_a_look_that_fails(host: LabHost) -> None:
 
 
 def test_a_part_of_the_look_that_fails(host: LabHost) -> None:
-    path = "/etc/apt/sources.list.d/broken.list"
-    host.ssh(f"echo deb nonsense > {path}", sudo=True)
+    host.ssh("mv /usr/bin/ss /usr/bin/ss.away", sudo=True)
     try:
-        _unknown(drifting.run(host.name, "--json"), "apt-cache policy")
+        _unknown(drifting.run(host.name, "--json"), "ss -Hltnp: No such file")
     finally:
-        host.ssh(f"rm {path}", sudo=True)
+        host.ssh("mv /usr/bin/ss.away /usr/bin/ss", sudo=True)
     assert drifting.run(host.name).returncode == 0
 
 

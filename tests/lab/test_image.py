@@ -237,6 +237,58 @@ def test_rollback_brings_image_and_presets_back_in_one_step(host: LabHost, tmp_p
     assert _image_of(host) == second
 
 
+def test_a_rollback_that_was_cut_off_is_brought_to_its_end_by_the_next(host: LabHost) -> None:
+    first = _image_of(host)
+    _deploy(host, image_runtime_prepare=["echo cut"])
+    # As a power cut: in the midst of the restart, with the files in place already.
+    program = "/usr/local/lib/gb10/gb10_generations.py /etc/llamacpp-playground/lane.json back"
+    going = "/var/lib/gb10/generations/going-to"
+    host.ssh(
+        f"python3 {program} >/dev/null 2>&1 & while [ ! -e {going} ]; do sleep 0.05; done; sleep 0.3; "
+        "kill -9 $!",
+        sudo=True,
+    )
+    assert "has not come to its end" in deploying.gb10(host, "rollback", "--list").stdout
+    back = deploying.gb10(host, "rollback", "--yes")
+    assert back.returncode == 0, back.stdout
+    assert f"with {first}: tiny-a answered" in back.stdout
+    assert _image_of(host) == first
+    assert "has not come to its end" not in deploying.gb10(host, "rollback", "--list").stdout
+    assert deploying.changed(_deploy(host)) == []
+
+
+def test_a_power_cut_right_after_a_deploy_leaves_the_lane_before_it(host: LabHost) -> None:
+    first = _image_of(host)
+    _deploy(host, image_runtime_prepare=["echo lost"])
+    # What the disk had not got yet: all of the newest lane.
+    newest = "$(ls -d /var/lib/gb10/generations/0* | tail -n 1)"
+    host.ssh(f"for file in {newest}/*; do : > $file; done", sudo=True)
+    assert "is not whole any more" in deploying.gb10(host, "rollback", "--list").stdout
+    back = deploying.gb10(host, "rollback", "--yes")
+    assert back.returncode == 0, back.stdout
+    assert _image_of(host) == first
+
+
+def test_another_build_of_the_same_proves_itself_and_stays(host: LabHost) -> None:
+    image = deploying.description(host).image
+    before = _proof(host, image)["id"]
+    # As after an import: another id under the tag.
+    host.ssh(f"printf 'FROM {image}\\nLABEL brought=1\\n' | docker build -q -t {image} -", sudo=True)
+    shown = deploying.gb10(host, "image")
+    assert shown.returncode == 1
+    assert "the proof is of another image" in shown.stdout
+    output = _deploy(host)
+    assert f"proof of {image}: started" in output
+    assert "build of" not in output
+    brought = _proof(host, image)["id"]
+    assert brought != before
+    assert deploying.changed(_deploy(host)) == []
+    assert lane.chat(host)[0] == 200
+    host.ssh(f"docker tag {before} {image}", sudo=True)
+    _deploy(host)
+    assert _proof(host, image)["id"] == before
+
+
 def test_old_images_go_and_never_the_running_or_the_previous_one(host: LabHost) -> None:
     first = _image_of(host)
     for number in range(3):

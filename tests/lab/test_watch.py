@@ -230,6 +230,32 @@ def test_a_router_that_hangs(host: LabHost) -> None:
     watching.until(host, watching.state("healthy"), 30)
 
 
+def test_a_key_that_is_moved_away(host: LabHost) -> None:
+    host.ssh(f"mv {lane.KEY} {lane.KEY}.aside", sudo=True)
+    seconds, found = watching.until(host, watching.has("router.refuses"), 40)
+    time.sleep(25)  # longer than a silent router is borne
+    host.ssh(f"mv {lane.KEY}.aside {lane.KEY}", sudo=True)
+    watching.until(host, watching.state("healthy"), 40)
+    watching.note("the API key moved away", seconds, "the key", "degraded until it is back")
+    assert found["state"] == "degraded"
+    assert watching.actions(host) == [], "of the router it says nothing"
+
+
+def test_a_person_stops_the_lane_while_it_recovers(host: LabHost) -> None:
+    _deploy(host, watch_canary_seconds=0)
+    watching.fresh(host)
+    host.ssh(f"touch {LOST}", sudo=True)
+    watching.until(host, watching.has("lane.recovering"), GPU_LOSS_SECONDS + 5)
+    host.ssh(f"systemctl stop {lane.UNIT}", sudo=True)
+    host.ssh(f"rm {LOST}", sudo=True)
+    time.sleep(30)
+    assert lane.unit(host) in ("inactive", "failed")
+    assert len([one for one in watching.actions(host) if "before" in one]) == 1, watching.actions(host)
+    host.ssh(f"systemctl reset-failed {lane.UNIT}; systemctl start {lane.UNIT}", sudo=True)
+    watching.until(host, watching.state("healthy"), 40)
+    _deploy(host)
+
+
 def test_dockerd_restarted(host: LabHost) -> None:
     before = lane.container_id(host)
     host.ssh("systemctl restart docker.service", sudo=True)
@@ -263,6 +289,7 @@ def test_a_unit_that_crashes_again_and_again(host: LabHost) -> None:
     for _ in range(3):
         container = lane.container_id(host)
         host.ssh(f"docker kill --signal KILL {container}", sudo=True)
+        watching.until(host, watching.has("lane.crash"), 30)
         watching.until(
             host, lambda found, old=container: found["unit"]["container"] not in ("", old[:12]), 40
         )  # type: ignore[misc]

@@ -64,11 +64,18 @@ def connected(server: router_server.Router, key: str = router_server.KEY) -> Rou
 
 
 class Models:
-    """A stub router's models: they load and unload as asked. ``broken`` ones do not."""
+    """A stub router's models: they load and unload as asked. ``broken`` ones do not.
+
+    ``left``: how many more looks a loading model needs. ``most``: how many can be loaded; the first goes.
+    ``cut_off``: models that were unloaded while they loaded.
+    """
 
     def __init__(self, server: router_server.Router, *names: str) -> None:
         self.states = dict.fromkeys(names, "unloaded")
         self.broken: set[str] = set()
+        self.left: dict[str, int] = {}
+        self.most = 99
+        self.cut_off: list[str] = []
         self.speeds = [50.0]
         self.server = server
         server.answers["GET /models"] = self.list
@@ -76,12 +83,18 @@ class Models:
         server.answers["POST /models/unload"] = self.change("unloaded")
         server.answers["POST /tokenize"] = {"tokens": list(range(1, 400))}
         server.answers["POST /completion"] = self.complete
+        for name in names:
+            server.answers[f"GET /slots?model={name}&autoload=false"] = []
 
     @property
     def loaded(self) -> list[str]:
         return [name for name, state in self.states.items() if state == "loaded"]
 
     def list(self, handler: BaseHTTPRequestHandler) -> None:
+        for name in self.left:
+            self.left[name] -= 1
+            if self.left[name] == 0 and self.states[name] == "loading":
+                self.states[name] = "loaded"
         data = [
             {
                 "id": name,
@@ -98,6 +111,10 @@ class Models:
         def answer(handler: BaseHTTPRequestHandler) -> None:
             name = self.server.asked[-1][1]["model"]
             if name not in self.broken:
+                if self.states[name] == "loading":
+                    self.cut_off.append(name)
+                if state == "loaded" and len(self.loaded) >= self.most:
+                    self.states[self.loaded[0]] = "unloaded"
                 self.states[name] = state
             _write(handler, {"success": True})
 

@@ -93,6 +93,7 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
             "disks": {"/": [50, 100]},
             "reboot": None,
             "would_move": {},
+            "apt": "",
             "night": {"unit": "success", "result": 3600.0, "deploy": 80_000.0, "timer": 80_000.0},
         },
         "record": None,

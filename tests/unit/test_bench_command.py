@@ -21,11 +21,14 @@ from rich.console import Console
 from gb10.bench import ctrl_c, on_box, tunnel
 from gb10.bench.on_box import BoxUnderTest, git_revision
 from gb10.bench.result import load
+from gb10.bench.router import RouterFault
 from gb10.bench.show import Progressing
+from gb10.bench.variants import Presets
 from gb10.commands import bench as command
 from gb10.facts.bench_box import BenchBox
 from gb10.facts.found import FoundModels
 from gb10.facts.probes import bench_box
+from gb10.slots import Slots
 from tests.unit import boxes
 from tests.unit.bench_runs import Models, connected
 from tests.unit.commands import gb10
@@ -33,6 +36,7 @@ from tests.unit.router_server import Router, running
 
 Captured = pytest.CaptureFixture[str]
 MODEL = "gemma-4-E4B"
+ENABLED = boxes.box().catalogue.enabled
 SAID = {"image": "gb10/llama-server:b1", "image_id": "sha256:1", "presets": "f" * 64, "driver": "580.95"}
 ON_GPU = (
     '{"state": "answered", "model": "gemma-4-E4B", "tokens_per_second": 9, "device": "CUDA0", "holder": "x"}'
@@ -105,7 +109,21 @@ def test_what_is_no_subcommand_is_a_model(server: Server, tmp_path: Path, capsys
 
 
 def test_without_a_name_all_that_is_served(server: Server, tmp_path: Path, capsys: Captured) -> None:
+    server.models.states.update(dict.fromkeys((one.name for one in ENABLED), "unloaded"))
     assert gb10(capsys, "bench", "--part", "load", "--out", tmp_path)[0] == 0
+    (path,) = tmp_path.iterdir()
+    found = load(path)
+    assert set(found.models) == {one.name for one in ENABLED}
+    assert (found.settings["named"], found.settings["clients"]) == ([], [1, 4, 8])
+    assert server.models.loaded == []
+
+
+def test_a_model_of_the_catalogue_that_is_not_served_is_a_fault(
+    server: Server, tmp_path: Path, capsys: Captured
+) -> None:
+    status, _, errors = gb10(capsys, "bench", "--part", "load", "--out", tmp_path)
+    assert status == 1
+    assert "qwen3-coder-next: the catalogue has it on, the router does not serve it" in errors
     (path,) = tmp_path.iterdir()
     assert set(load(path).models) == {MODEL, "gemma-4-31B", "gpt-oss-20b"}
     assert server.models.loaded == ["gemma-4-31B"]
@@ -122,6 +140,35 @@ def test_a_name_that_is_not_served(
     assert status == 1
     assert any(word in errors for word in what.split("|"))
     assert not [line for line in server.router.lines if line.startswith("POST")]
+    # An empty result would be the newest one of the report.
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bench_that_is_stopped_before_its_first_figure_leaves_none(
+    server: Server, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gb10.bench.measure.load_time", interrupted)
+    status, _, errors = gb10(capsys, "bench", MODEL, "--part", "load", "--out", tmp_path)
+    assert status == 130
+    assert "nothing was measured: no result is written" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_measured_is_no_success(server: Server, tmp_path: Path, capsys: Captured) -> None:
+    # One slot: unified and split are the same.
+    status, _, errors = gb10(capsys, "bench", "gpt-oss-20b", "--part", "slots", "--out", tmp_path)
+    assert "it has one slot" in errors
+    assert (status, list(tmp_path.iterdir())) == (1, [])
+
+
+def test_a_folder_that_takes_no_result_is_said_before(
+    server: Server, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "file").touch()
+    status, _, errors = gb10(capsys, "bench", MODEL, "--part", "load", "--out", tmp_path / "file")
+    assert status == 1
+    assert "no place for a result" in errors
+    assert server.router.lines == []
 
 
 def test_a_busy_model_is_not_disturbed_without_a_word(
@@ -146,13 +193,74 @@ def test_a_fault_is_exit_1_and_the_rest_is_kept(server: Server, tmp_path: Path, 
     assert load(path).models["gpt-oss-20b"].load is not None
 
 
+def test_requests_that_fail_are_exit_1(server: Server, tmp_path: Path, capsys: Captured) -> None:
+    server.router.answers["POST /completion"] = (500, {"error": {"message": "Context size"}})
+    words = ("--part", "clients", "--quick", "--long", "300", "--out", tmp_path)
+    status, _, errors = gb10(capsys, "bench", MODEL, *words)
+    assert status == 1
+    assert "4 x 64 tokens: 4 failed: POST /completion answered 500: Context size" in errors
+    (path,) = tmp_path.iterdir()
+    assert len(load(path).models[MODEL].clients) == 4
+
+
+def test_a_router_that_goes_away_is_a_result_without_an_end(
+    server: Server, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any, **__: Any) -> Any:
+        server.router.answers["GET /models"] = (502, b"")
+        raise RouterFault("cut off")
+
+    monkeypatch.setattr("gb10.bench.measure.speed", gone)
+    words = ("--part", "load", "--part", "speed", "--save-baseline", "--baselines", tmp_path / "baselines")
+    status, _, errors = gb10(capsys, "bench", MODEL, *words, "--out", tmp_path / "results")
+    assert status == 1
+    assert "the router no longer answers" in errors
+    (path,) = (tmp_path / "results").iterdir()
+    assert load(path).interrupted
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_a_second_ctrl_c_leaves_the_box_and_keeps_what_was_measured(
+    server: Server, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice(*_: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("gb10.bench.measure.speed", interrupted)
+    monkeypatch.setattr(command, "put_back", twice)
+    status, _, errors = gb10(capsys, "bench", MODEL, "--part", "load", "--part", "speed", "--out", tmp_path)
+    assert status == 130
+    assert "The box is not as it was" in errors
+    (path,) = tmp_path.iterdir()
+    assert load(path).models[MODEL].load is not None
+
+
+def test_presets_that_are_not_back_are_said(
+    server: Server, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def held(presets: Presets, *_: Any) -> Iterator[Any]:
+        presets.faults.append("models.ini has been changed by somebody else")
+        yield interrupted()
+
+    monkeypatch.setattr("gb10.bench.variants.Presets.held", held)
+    monkeypatch.setattr(BoxUnderTest, "slots", lambda *_: (Slots(4096, 4, unified=True), 0))
+    words = ("--part", "load", "--part", "slots", "--out", tmp_path)
+    status, _, errors = gb10(capsys, "bench", MODEL, *words)
+    assert status == 130
+    assert "models.ini has been changed by somebody else" in errors
+    assert "The box is not as it was" in errors
+
+
+def interrupted(*_: Any, **__: Any) -> Any:
+    signal.raise_signal(signal.SIGINT)
+    gevent.sleep(5)
+
+
 def test_ctrl_c_keeps_what_was_measured_and_puts_the_box_back(
     server: Server, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any, **__: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        gevent.sleep(5)
-
     monkeypatch.setattr("gb10.bench.measure.speed", interrupted)
     status, _, errors = gb10(capsys, "bench", MODEL, "--part", "load", "--part", "speed", "--out", tmp_path)
     assert status == 130
@@ -194,9 +302,28 @@ def test_a_claim_without_its_model_is_not_measured(server: Server, tmp_path: Pat
     assert "62.25" in output
     assert "50.0" in output
     assert "not measured" in output
+    # What was tried and failed is no claim without a run.
+    server.answers["python3 -I"] = (0, ON_GPU.replace("answered", "wrong"), "")
+    line = ("bench", "story", "--claims", claims, "--out", tmp_path / "more")
+    status, output, errors = gb10(capsys, *line)
+    assert status == 1
+    assert "gemma-4-E4B: the model does not run on the accelerator (wrong)" in errors
+    assert list((tmp_path / "more").iterdir()) == []
 
 
 # -- ctrl-c ------------------------------------------------------------------------------------------
+
+
+def test_two_at_once_are_one() -> None:
+    def twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with ctrl_c.reaches_us():
+        gevent.spawn(twice)
+        with pytest.raises(KeyboardInterrupt):
+            gevent.sleep(5)
+        gevent.sleep(0.05)  # the second one would come here
 
 
 def test_ctrl_c_reaches_us_from_another_greenlet() -> None:

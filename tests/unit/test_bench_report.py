@@ -12,8 +12,8 @@ from gb10.bench import report
 from gb10.bench.measure import skipped
 from gb10.bench.on_box import FOLDER
 from gb10.bench.prompts import ClientLoad
-from gb10.bench.result import ClientsRow, Device, Figure, Image, StoryRun, save
-from gb10.bench.story import load_claims
+from gb10.bench.result import ClientsRow, Device, Figure, Image, Result, StoryRun, save
+from gb10.bench.story import Claim, load_claims
 from tests.unit.bench_runs import START, figure, model, rate, result
 from tests.unit.commands import gb10
 
@@ -126,6 +126,45 @@ def test_the_top_of_a_chart_is_round(value: float, top: float) -> None:
     chart = report.chart([(START, figure(value))])
     assert chart is not None
     assert float(chart.ticks[-1][1]) == top
+
+
+def passed(kind: str, *results: Result) -> list[tuple[str, str]]:
+    found = dict(report.box(results, {}).rates)
+    return [(one.rate.words, one.measured) for one in found.get("a", ()) if kind in one.kind]
+
+
+def test_pass_rates_are_of_the_newest_result_that_has_them() -> None:
+    first = result(models={"a": model(coding=rate(9), tools=rate(8))})
+    assert passed("coding", first, result(1, models={"a": model()})) == [("9/10", "2027-01-31")]
+    newer = result(2, models={"a": model(coding=rate(7))})
+    assert passed("coding", first, newer, result(3)) == [("7/10", "2027-02-02")]
+    assert passed("tool", first, newer) == [("8/10", "2027-01-31")]
+    cut = result(3, models={"a": model(coding=rate(3, 3).model_copy(update={"broken_off": True}))})
+    assert passed("coding", newer, cut) == [("7/10", "2027-02-02")]
+    assert passed("coding", cut) == [("3/3, broken off", "2027-02-03")]
+    assert passed("coding", result()) == []
+
+
+def test_a_claim_has_its_newest_figures() -> None:
+    claims = {
+        name: Claim.model_validate({"says": name, "unit": "tok/s", "sides": {"a": {"model": "a"}}})
+        for name in ("one", "two", "three")
+    }
+    first = result(story={name: {"a": StoryRun(value=9)} for name in ("one", "two")})
+    second = result(1, story={"one": {"a": StoryRun(value=8)}, "two": {"a": StoryRun(why="not reached")}})
+    told = report.box([first, second], claims).story
+    assert [(says, day, sides[0].measured) for says, day, sides in told] == [
+        ("one", "2027-02-01", "8.0"),
+        ("two", "2027-01-31", "9.0"),
+        ("three", "", "not measured"),
+    ]
+    assert report.box([result()], claims).story == ()
+
+
+def test_a_run_whose_device_nobody_knows_is_no_history() -> None:
+    card = report.card("a", [result(models={"a": model(44)}), result(1, models={"a": model(9, device=None)})])
+    assert card.newest is not None
+    assert card.newest.median == 44
 
 
 def test_no_run_no_chart() -> None:

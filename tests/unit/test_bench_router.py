@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyinfra.api.exceptions import PyinfraError
 
 from gb10.bench.residents import put_back, residents
+from gb10.bench.router import Router as RouterClient
 from gb10.bench.router import RouterFault
-from tests.unit.bench_runs import Models, connected
-from tests.unit.router_server import GOLDEN, Router, models, raw, running, stream
+from tests.unit.bench_runs import Models, connected, wire
+from tests.unit.router_server import GOLDEN, KEY, Router, models, raw, running, stream
 
 TIMINGS = {"prompt_n": 3, "predicted_n": 2, "prompt_per_second": 10.0, "predicted_per_second": 5.0}
 END = {"content": "", "stop": True, "timings": TIMINGS}
@@ -69,6 +71,47 @@ def test_a_completion_that_fails_is_one_line(server: Router, answer: Any, what: 
 
 
 @pytest.mark.parametrize(
+    ("timings", "what"),
+    [
+        ({"predicted_n": 1}, "ended after 1 of 2 tokens"),
+        ({"prompt_n": 2}, "2 of 3 prompt tokens were computed"),
+    ],
+)
+def test_less_than_was_asked_is_no_figure(server: Router, timings: dict[str, int], what: str) -> None:
+    server.answers["POST /completion"] = stream({**END, "timings": {**TIMINGS, **timings}})
+    with pytest.raises(RouterFault, match=what):
+        connected(server).complete("tiny-a", [1, 2, 3], 2)
+
+
+def test_a_long_answer_at_a_slow_speed_is_waited_for(server: Router) -> None:
+    server.answers["POST /v1/chat/completions"] = {"choices": [{"message": {"content": "x"}}]}
+    waited: list[float] = []
+    to_server = wire(server)
+
+    def patient(timeout: float) -> Any:
+        waited.append(timeout)
+        return to_server(timeout)
+
+    RouterClient(patient, KEY).chat("tiny-a", [], 8192)
+    # A dense model of 31B generates about 8 tokens each second, and nothing comes before the last.
+    assert waited[0] > 8192 / 8
+
+
+def test_a_way_that_is_refused_is_a_fault_of_the_router(server: Router) -> None:
+    def refused(_: float) -> Any:
+        raise PyinfraError("its sshd refuses to forward")
+
+    with pytest.raises(RouterFault, match="refuses to forward"):
+        RouterClient(refused, KEY).states()
+
+
+def test_a_text_without_tokens_is_a_fault(server: Router) -> None:
+    server.answers["POST /tokenize"] = {"tokens": []}
+    with pytest.raises(RouterFault, match="no tokens"):
+        connected(server).tokenize("a", "x")
+
+
+@pytest.mark.parametrize(
     "content", [b"<html>", b"[]", b"{}", b'{"data": [{"id": 1}]}', b'{"data": 7}', b"null"]
 )
 def test_models_in_another_shape(server: Router, content: bytes) -> None:
@@ -115,6 +158,49 @@ def test_busy_never_loads(server: Router) -> None:
     found = residents(connected(server))
     assert (found.loaded, found.busy) == (("a",), {"a": 1})
     assert not [line for line in server.lines if "model=b" in line or line.startswith("POST")]
+
+
+def test_a_model_that_does_not_say_is_not_idle(server: Router) -> None:
+    Models(server, "a").states["a"] = "loaded"
+    server.answers["GET /slots?model=a&autoload=false"] = (501, {"error": {"message": "no slots"}})
+    assert residents(connected(server)).busy == {"a": None}
+
+
+def test_a_model_on_its_way_is_not_cut_off(server: Router) -> None:
+    known = Models(server, "a")
+    known.states["a"] = "loading"
+    known.left = {"a": 3}
+    connected(server).unload("a")
+    assert known.loaded == []
+    assert known.cut_off == []
+
+
+def test_what_was_on_its_way_before_is_waited_for(server: Router) -> None:
+    known = Models(server, "a", "b")
+    known.states.update(a="loading", b="loading")
+    known.left = {"a": 3, "b": 3}
+    assert put_back(connected(server), ["a"]) == []
+    assert known.states == {"a": "loaded", "b": "unloaded"}
+    assert known.cut_off == []
+
+
+def test_a_load_that_pushes_another_out_is_said(server: Router) -> None:
+    known = Models(server, "a", "b")
+    known.most = 1
+    (fault,) = put_back(connected(server), ["a", "b"])
+    assert fault == "a was loaded before and is not: another one has taken its place"
+
+
+def test_what_somebody_else_has_loaded_meanwhile_is_back(server: Router) -> None:
+    known = Models(server, "a")
+
+    def already(handler: Any) -> None:
+        known.states["a"] = "loaded"
+        server.answers["400"] = (400, {"error": {"message": "model is already running"}})
+        server.answer(handler, "400")
+
+    server.answers["POST /models/load"] = already
+    assert put_back(connected(server), ["a"]) == []
 
 
 def test_what_was_loaded_is_loaded_again(server: Router) -> None:

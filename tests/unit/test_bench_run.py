@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -14,6 +15,7 @@ from gb10.bench.prompts import ClientLoad, PromptSource, client_loads, refuse
 from gb10.bench.result import Device, Figure
 from gb10.bench.run import Ended, Options, bench_model
 from gb10.bench.tools import Scenario
+from gb10.bench.variants import Held as NotHeld
 from gb10.slots import Slots
 from tests.unit.bench_runs import OPTIONS, Held, Models, Quiet, bench, result
 from tests.unit.router_server import Router, Turns, running
@@ -64,6 +66,33 @@ def test_every_part(server: Router) -> None:
     assert [part for _, part in made.show.parts] == ["load", "speed", "clients", "coding", "tools"]  # type: ignore[attr-defined]
 
 
+def test_a_load_that_would_push_another_out_is_measured_alone(server: Router) -> None:
+    models = server.models  # type: ignore[attr-defined]
+    models.states["b"] = "loaded"
+    models.most = 1
+    sizes = {"a": 1000, "b": 700}
+    made = bench(server, free_mib=lambda: 9000 - sum(sizes[name] for name in models.loaded))
+    into = result()
+    bench_model(made, "a", into)
+    load = into.models["a"].load
+    assert load is not None
+    assert load.memory_mib == 1000
+
+
+def test_memory_is_not_known_where_another_model_comes(server: Router) -> None:
+    models = server.models  # type: ignore[attr-defined]
+
+    def somebody_asks_b() -> int:
+        models.states["b"] = "loaded"
+        return 9000
+
+    into = result()
+    bench_model(bench(server, options=options("load"), free_mib=somebody_asks_b), "a", into)
+    load = into.models["a"].load
+    assert load is not None
+    assert load.memory_mib is None
+
+
 def test_no_two_clients_have_the_same_prompt(server: Router) -> None:
     bench_model(bench(server, options=options("clients")), "a", result())
     starts = [tuple(body["prompt"][:8]) for line, body in server.asked if line == "POST /completion"]
@@ -74,6 +103,7 @@ def test_a_request_that_fails_is_counted_with_its_reason(server: Router) -> None
     server.answers["POST /completion"] = (500, {"error": {"message": "Context size has been exceeded."}})
     into = result()
     bench_model(bench(server, options=options("clients")), "a", into)
+    assert len(into.models["a"].faults) == 4
     row = into.models["a"].clients[1]
     assert (row.failures, row.aggregate) == (4, None)
     assert row.reasons == ["POST /completion answered 500: Context size has been exceeded."]
@@ -148,6 +178,118 @@ def test_one_slot_is_said_and_is_no_fault(server: Router) -> None:
     assert into.models["a"].faults == []
     assert isinstance(made.show, Quiet)
     assert "one slot" in made.show.lines[0]
+
+
+@pytest.mark.parametrize("part", ["speed", "clients"])
+def test_a_figure_beside_somebody_else_is_none(
+    server: Router, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gb10.bench.measure.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("gb10.bench.measure.WAIT_SECONDS", 0.05)
+    server.models.states["b"] = "loaded"  # type: ignore[attr-defined]
+    server.answers["GET /slots?model=b&autoload=false"] = [{"is_processing": True}]
+    into = result()
+    bench_model(bench(server, options=options(part)), "a", into)
+    found = into.models["a"]
+    assert (found.speed, found.clients) == (None, [])
+    assert found.faults == [f"{part}: b answers somebody else: a figure would be of both"]
+    # What is soon over is waited for.
+    server.answers["GET /slots?model=b&autoload=false"] = Turns([{"is_processing": True}], [])
+    bench_model(bench(server, options=options(part)), "b", into)
+    assert into.models["b"].faults == []
+
+
+def test_a_row_is_kept_as_soon_as_it_is_there(server: Router) -> None:
+    made, into = bench(server, options=options("clients")), result()
+    take = made.prompts("a").take
+
+    def interrupted(tokens: int) -> list[int]:
+        if tokens == OPTIONS.long:
+            raise KeyboardInterrupt
+        return take(tokens)
+
+    made.prompts("a").take = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bench_model(made, "a", into)
+    assert [(row.kind, row.clients) for row in into.models["a"].clients] == [("short", 1), ("short", 4)]
+
+
+def test_clients_of_a_router_that_is_gone_end_the_bench(server: Router) -> None:
+    made, into = bench(server, options=options("clients")), result()
+
+    def gone(handler: BaseHTTPRequestHandler) -> None:
+        server.answers["GET /models"] = (502, b"")
+        handler.close_connection = True
+
+    server.answers["POST /completion"] = gone
+    with pytest.raises(Ended, match="no longer answers"):
+        bench_model(made, "a", into)
+    assert len(into.models["a"].clients) == 1
+
+
+def test_rows_of_presets_that_nobody_knows_are_none(server: Router) -> None:
+    made, into = bench(server, options=options("slots")), result()
+
+    @contextmanager
+    def held(*_: Any) -> Iterator[Slots]:
+        yield Slots(4096, 4, unified=True)
+        raise NotHeld("models.ini has been changed by somebody else")
+
+    made.presets.held = held  # type: ignore[method-assign]
+    bench_model(made, "a", into)
+    found = into.models["a"]
+    assert found.slots == {}
+    assert found.faults == ["slots: models.ini has been changed by somebody else"]
+
+
+def test_presets_go_back_when_no_model_is_on_its_way(server: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, into = bench(server, options=options("slots")), result()
+    models = server.models  # type: ignore[attr-defined]
+    models.states["a"] = "loaded"
+    then: list[str] = []
+
+    @contextmanager
+    def held(*_: Any) -> Iterator[Slots]:
+        try:
+            yield Slots(4096, 4, unified=True)
+        finally:
+            then.append(models.states["a"])
+
+    def stopped(_model: str) -> float:
+        models.states["a"], models.left["a"] = "loading", 3
+        raise KeyboardInterrupt
+
+    made.presets.held = held  # type: ignore[method-assign]
+    monkeypatch.setattr(made.router, "load", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        bench_model(made, "a", into)
+    assert then == ["loaded"]
+
+
+@pytest.mark.parametrize("part", ["coding", "tools"])
+def test_a_task_whose_model_died_is_no_wrong_answer(server: Router, part: str) -> None:
+    scenario = Scenario.model_validate(
+        {"name": "x", "tools": [], "steps": [{"user": "x", "text": ["right"]}]}
+    )
+    tasks = [TASK, TASK.model_copy(update={"name": "b"})]
+    scenarios = [scenario, scenario.model_copy(update={"name": "y"})]
+    made = bench(server, options=options(part), coding=tasks, scenarios=scenarios)
+    into = result()
+
+    def dies(handler: BaseHTTPRequestHandler) -> None:
+        models = server.models  # type: ignore[attr-defined]
+        models.states["a"] = "unloaded"
+        models.broken.add("a")
+        server.answers["500"] = (500, {"error": {"message": "proxy error"}})
+        server.answer(handler, "500")
+
+    first = said("```python\nright\n```")
+    server.answers["POST /v1/chat/completions"] = Turns(first, dies)
+    bench_model(made, "a", into)
+    rate = getattr(into.models["a"], part)
+    assert (rate.passed, rate.of, rate.broken_off) == (1, 1, True)
+    (fault,) = into.models["a"].faults
+    assert fault.startswith(f"{part}: a is no longer loaded (its process ended with 1): ")
 
 
 def test_an_interrupted_client_load_cuts_the_others(server: Router, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from gb10.bench.run import Ended
 from gb10.bench.story import NOT_MEASURED, Claim, load_claims, rows, run_story, table
 from gb10.faults import BadInput
 from gb10.preset_options import load_preset_options
+from gb10.slots import Slots
 from tests.unit.bench_runs import Held, Models, bench, result
 from tests.unit.boxes import box
 from tests.unit.router_server import Router, running
@@ -90,10 +91,32 @@ def test_a_figure_of_the_cpu_is_none(server: Router) -> None:
 
 def test_a_model_that_does_not_load_is_one_side(server: Router) -> None:
     server.models.broken.add("b")  # type: ignore[attr-defined]
-    into = result()
-    run_story(bench(server), TOLD, ["a", "b"], {}, into)
+    made, into = bench(server), result()
+    run_story(made, TOLD, ["a", "b"], {}, into)
     assert "does not load" in into.story["speed"]["b"].why
     assert into.story["speed"]["a"].value == 50.0
+    (fault,) = made.faults
+    assert fault.startswith("b: b does not load")
+
+
+def test_what_was_tried_and_failed_is_a_fault(server: Router) -> None:
+    made, into = bench(server, free_mib=lambda: None), result()
+    server.answers["POST /completion"] = (500, {"error": {"message": "full"}})
+    run_story(made, {name: TOLD[name] for name in ("memory", "clients")}, ["a"], {}, into)
+    assert [fault[:12] for fault in made.faults] == ["a: its memor", "a: its memor", "a: 8 of 8 re"]
+    assert "8 of 8 requests failed: POST /completion answered 500: full" in into.story["clients"]["8"].why
+    assert "memory is not known" in into.story["memory"]["4"].why
+    # A side that was not tried is none.
+    made, into = bench(server, slots=lambda _: (Slots(256, 4, unified=True), 0)), result()
+    run_story(made, {"clients": TOLD["clients"]}, ["a"], {}, into)
+    assert made.faults == []
+    assert "cells" in into.story["clients"]["8"].why
+
+
+def test_memory_on_the_cpu_is_none(server: Router) -> None:
+    made, into = bench(server, device=lambda model: Device(state="wrong")), result()
+    run_story(made, {"memory": TOLD["memory"]}, ["a"], {}, into)
+    assert {run.value for run in into.story["memory"].values()} == {None}
 
 
 def test_a_router_that_is_gone_ends_it_and_keeps_what_was_run(server: Router) -> None:

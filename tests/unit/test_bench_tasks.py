@@ -44,6 +44,25 @@ def test_ten_of_each() -> None:
 # -- coding ------------------------------------------------------------------------------------------
 
 
+DATACLASS = """
+from __future__ import annotations
+from dataclasses import dataclass
+@dataclass
+class Point:
+    x: int
+"""
+# Into every descriptor it may have.
+SHOUTS = """
+import os
+for number in range(3, 20):
+    try:
+        os.write(number, b"[" * 4000)
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_the_tests_tell_right_from_wrong(task: CodingTask) -> None:
     assert judge(task.solution, task.tests, 20) == (True, "")
@@ -68,6 +87,10 @@ def test_the_tests_tell_right_from_wrong(task: CodingTask) -> None:
         ("import os\nif os.fork() == 0:\n  import time; time.sleep(60)", "", ""),
         ("if __name__ == '__main__': raise SystemExit(1)", "", ""),
         ("input()", "", "the answer itself: EOFError"),
+        (DATACLASS, "assert Point(1).x == 1", ""),
+        ("import pickle\nclass A: pass", "pickle.loads(pickle.dumps(A()))", ""),
+        ("raise ValueError('\U0001f600' * 1000)", "", "the answer itself: ValueError: \U0001f600"),
+        (SHOUTS, "", "it ended by itself with 0, before its tests"),
     ],
 )
 def test_why_an_answer_did_not_pass(code: str, tests: str, why: str) -> None:
@@ -86,6 +109,8 @@ def test_why_an_answer_did_not_pass(code: str, tests: str, why: str) -> None:
         ("```python\na\n```\nRun it:\n```bash\npython a.py\n```", "a\n"),
         ("<think>```python\nno\n```</think>```python\nyes\n```", "yes\n"),
         ("  ```python\n  a\n  ```", "  a\n"),
+        ("the template opened it\n```python\nno\n```</think>It is hard.", None),
+        ("<think>first\n```python\nno\n```\nthen", None),
         ("a", None),
         ("```python\nnever ends", None),
         ("", None),
@@ -170,6 +195,11 @@ def test_no_sandbox_is_no_verdict() -> None:
 def test_a_sandbox_that_systemd_cannot_make_is_no_verdict() -> None:
     with pytest.raises(PyinfraError, match="could not set it up"):
         sandbox.judge(Box((226, "", "")), Job("", "", 3))
+
+
+def test_what_the_sandbox_leaves_is_said() -> None:
+    with pytest.raises(PyinfraError, match="Device or resource busy"):
+        sandbox.clean(Box((1, "", "rm: /run/gb10-sandbox: Device or resource busy\n")))
 
 
 def test_ctrl_c_ends_the_unit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,10 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from gb10.bench.variants import Held, keys_of, slots_by, with_keys
+from gb10.bench import variants
+from gb10.bench.variants import Held, Presets, keys_of, slots_by, with_keys
 from gb10.slots import Slots
 from tests.unit.boxes import box
 
@@ -70,6 +74,65 @@ def test_the_real_presets_can_be_changed_and_read() -> None:
         changed = with_keys(text, name, {"parallel": "4", "kv-unified": "false"})
         assert slots_by(keys_of(changed, name)).way == "split"
         assert len(changed.splitlines()) in (len(text.splitlines()), len(text.splitlines()) + 1)
+
+
+# -- the way to hold ---------------------------------------------------------------------------------
+
+
+class Wire:
+    """An SSH client whose box answers as given."""
+
+    def __init__(self, *, held: bool, status: int = 0, errors: str = "") -> None:
+        self.stdout = io.BytesIO(b'{"held": true}\n' if held else b"")
+        self.errors = io.BytesIO(errors.encode())
+        self.status = status
+        self.closed = False
+
+    def get(self, *_: Any) -> Any:
+        return self
+
+    def exec_command(self, *_: Any, **__: Any) -> Any:
+        class Stream(io.TextIOWrapper):
+            channel = self
+
+        stdin = SimpleNamespace(write=len, flush=str, channel=self)
+        return stdin, Stream(self.stdout), self.errors
+
+    def shutdown_write(self) -> None:
+        self.closed = True
+
+    def recv_exit_status(self) -> int:
+        return self.status
+
+
+def presets_on(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Presets:
+    monkeypatch.setattr(variants, "ssh_client", wire.get)
+    monkeypatch.setattr(variants, "run_as_root", lambda *_: (0, TEXT, ""))
+    return Presets(SimpleNamespace(name="box"), box())  # type: ignore[arg-type]
+
+
+def test_why_it_was_not_held_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire(held=False, status=1, errors="the presets are held by another bench\n")
+    made = presets_on(wire, monkeypatch)
+    with pytest.raises(Held, match="held by another bench"), made.held("a", {}):
+        pytest.fail("not held")
+    assert made.faults == []  # nothing was done to the box
+
+
+def test_what_was_not_put_back_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = presets_on(Wire(held=True, status=1, errors="left as it is\n"), monkeypatch)
+    with pytest.raises(Held, match="left as it is"), made.held("a", {"parallel": "2"}) as slots:
+        assert slots.parallel == 2
+    assert made.faults == ["left as it is"]
+
+
+def test_ctrl_c_goes_on_where_the_box_is_not_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire(held=True, status=1, errors="left as it is\n")
+    made = presets_on(wire, monkeypatch)
+    with pytest.raises(KeyboardInterrupt), made.held("a", {}):
+        raise KeyboardInterrupt
+    assert wire.closed
+    assert made.faults == ["left as it is"]
 
 
 # -- the program that holds ----------------------------------------------------------------------------
@@ -142,6 +205,39 @@ def test_what_somebody_else_wrote_is_left_alone(there: Box) -> None:
     _, errors = process.communicate()
     assert there.presets.read_text() == "a deploy's"
     assert "left as it is" in errors
+    # What was measured meanwhile was not what was asked for.
+    assert process.returncode == 1
+
+
+def test_what_somebody_else_put_back_is_said_too(there: Box) -> None:
+    process = there.start()
+    there.hold(process)
+    there.presets.write_text("before")
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "changed by somebody else" in errors
+
+
+def test_two_do_not_hold_at_once(there: Box) -> None:
+    first = there.start()
+    there.hold(first)
+    second = there.start()
+    assert there.hold(second, before="other") == ""
+    _, errors = second.communicate()
+    assert second.returncode == 1
+    assert "held by another bench" in errors
+    assert (there.presets.read_text(), there.was_read) == ("other", ["other"])
+    first.communicate()
+    assert (first.returncode, there.presets.read_text()) == (0, "before")
+    # However the first one ended, the next one can.
+    killed = there.start()
+    there.hold(killed)
+    killed.kill()
+    killed.communicate()
+    third = there.start()
+    assert json.loads(there.hold(third, before="other")) == {"held": True}
+    third.communicate()
+    assert third.returncode == 0
 
 
 def test_a_file_that_changed_before_is_not_touched(there: Box) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,20 @@ def test_faults_of_catalogue_and_lock_come_together(tmp_path: Path, capsys: Capt
     )
     assert status == 1
     assert "none.yaml" in errors
+
+
+@pytest.mark.usefixtures("pinned")
+def test_a_baseline_of_another_image_is_named(tmp_path: Path, capsys: Captured) -> None:
+    entry = {"tokens_per_second": 44.5, "spread": 1, "image": "gb10-llama:old", "presets": "0" * 64}
+    (tmp_path / "one.json").write_text(json.dumps({"version": 1, "models": {"fast": entry}}))
+    data = {"watch_baselines": str(tmp_path), "models_found_cache": "", "models_found_folder": ""}
+    inventory = written(tmp_path, f"gb10 = [('one', {data})]\n")
+    status, output, errors = gb10(capsys, "check", "--inventory", inventory)
+    assert (status, errors) == (0, "")
+    assert "note: one: the baseline of fast is of another image and other presets: measure it again" in output
+    # Presets have the models that are found on the box in them, and nobody has looked at it.
+    data["models_found_folder"] = "/srv/found"
+    (tmp_path / "other").mkdir()  # pyinfra reads a file once
+    inventory = written(tmp_path / "other", f"gb10 = [('one', {data})]\n")
+    output = gb10(capsys, "check", "--inventory", inventory)[1]
+    assert "the baseline of fast is of another image: measure" in output

@@ -80,6 +80,24 @@ def test_a_fault_is_one_line(error: PyinfraError, failing: Any, capsys: Captured
     assert gb10(capsys, "fail") == (1, "", "gb10: box cannot be reached\n")
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            FileNotFoundError(2, "No such file or directory", "/no/x.tar"),
+            "/no/x.tar: No such file or directory",
+        ),
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (RecursionError("maximum"), "what was read is nested too deeply to be what it should be"),
+    ],
+)
+def test_what_the_laptop_refuses_is_one_line(
+    error: Exception, words: str, failing: Any, capsys: Captured
+) -> None:
+    failing(error)
+    assert gb10(capsys, "fail") == (1, "", f"gb10: {words}\n")
+
+
 def test_bad_input_is_a_line_for_each_fault(failing: Any, capsys: Captured) -> None:
     failing(BadInput([Fault("a:1 b", "is wrong", "do x"), Fault("a:2 c", "is wrong", "do y")]))
     status, _, errors = gb10(capsys, "fail")

@@ -62,6 +62,24 @@ def test_the_lock_says_which_revision_is_made_again(desk: Desired) -> None:
     assert wish_of(replace(desk, lock=Lock().with_files([other])), "a", None, None).revision == "main"
 
 
+@pytest.mark.parametrize("what", ["other/a", "other/b@v1", "other/c"])
+def test_the_name_of_another_repository_s_model_is_not_taken_over(desk: Desired, what: str) -> None:
+    with pytest.raises(BadInput, match=r"its name is taken by .*models\.yaml:\d+ models\.[abc]"):
+        wish_of(desk, what, None, None)
+    assert wish_of(desk, what, None, "mine").name == "mine"
+    name = what[6:7]
+    assert wish_of(desk, what, None, name).name == name, "it was asked for"
+
+
+def test_nor_that_of_one_that_only_the_lock_has(desk: Desired) -> None:
+    entry = replace(MADE, repo="own/new", file="new.gguf", recipe=Recipe("lab/new", "d" * 40, "q8_0"))
+    locked = replace(desk, lock=Lock().with_files([entry]))
+    with pytest.raises(BadInput, match="is taken by own/new of the lock, made from lab/new"):
+        wish_of(locked, "other/new", None, None)
+    assert wish_of(locked, "lab/new", None, None).revision == LOCKED
+    assert wish_of(locked, "other/new", None, "new").name == "new"
+
+
 @pytest.mark.parametrize(
     ("what", "name", "words"),
     [

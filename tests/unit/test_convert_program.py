@@ -27,7 +27,7 @@ class Box:
     def __init__(self, folder: Path) -> None:
         self.models, self.bin = folder / "models", folder / "bin"
         self.work, self.result = self.models / ".convert/a", self.models / "own/a/a.gguf"
-        self.source = self.models / ".source/nv/a/abc"
+        self.source, self.state = self.models / ".source/nv/a/abc", folder / "state"
         for place in (self.source, self.bin):
             place.mkdir(parents=True)
         (self.source / "model.safetensors").write_bytes(WEIGHTS)
@@ -54,6 +54,7 @@ class Box:
         files = {"model.safetensors": len(WEIGHTS), "config.json": 2}
         return {
             "source": str(self.source), "files": files, "work": str(self.work), "part": "a.gguf.part",
+            "state": str(self.state),
             "result": str(self.result), "models_dir": str(self.models), "user": os.getuid(), "image": "x:1",
             "command": ["docker", "run", str(self.work / "a.gguf.part")], "container": "gb10-convert-a",
             "unit": "gb10-convert-a.service", "recipe": "r1", "tensors": 1, "expected_bytes": 1,
@@ -129,7 +130,10 @@ def test_another_recipe_is_made_anew(box: Box) -> None:
 def test_what_a_dead_run_left_is_removed_first(box: Box) -> None:
     box.work.mkdir(parents=True)
     (box.work / "a.gguf.part").write_text("half")
-    (box.work / "done.json").write_text("{")
+    box.state.mkdir()
+    (box.state / "done.json").write_text("{")
+    (box.work / "other").mkdir()
+    (box.work / "other" / "x").symlink_to("/")
     assert json.loads(box.run("look")[1])["part"] is None
     assert box.events()[-1]["size"] == len(MADE)
     # A container that outlived it goes before the new one comes.
@@ -216,6 +220,43 @@ def test_no_room(box: Box, key: str, words: str) -> None:
 def test_a_converter_that_fails(box: Box, script: str, words: str) -> None:
     box.docker(script)
     assert words in box.error()
+
+
+@pytest.mark.parametrize(
+    "script",
+    ['ln -s {victim} "$1"', 'ln {victim} "$1"', 'mkfifo "$1"', 'mkdir "$1"'],
+)
+def test_what_is_no_plain_file_is_left_alone(box: Box, script: str, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    victim.chmod(0o600)
+    box.docker(script.format(victim=victim))
+    assert "the converter left " in box.error()
+    assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("precious", 0o600)
+    # Whatever lies there, the next run begins anew.
+    box.docker(GOOD)
+    assert box.events()[-1]["size"] == len(MADE)
+
+
+def test_links_for_what_is_noted_are_not_followed(box: Box, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    box.docker(
+        f'{GOOD}; for name in done.json done.json.new; do ln -s {victim} "$(dirname "$1")/$name"; done'
+    )
+    box.events()
+    assert box.run("accept")[0] == 0
+    assert victim.read_text() == "precious"
+    assert not box.work.exists()
+
+
+def test_a_part_that_became_a_link_gets_no_name(box: Box, tmp_path: Path) -> None:
+    box.events()
+    part = box.work / "a.gguf.part"
+    part.rename(tmp_path / "victim")
+    part.symlink_to(tmp_path / "victim")
+    assert box.run("accept")[0] == 1
+    assert not box.result.exists()
 
 
 def test_progress_of_tensors_and_of_writing(box: Box) -> None:

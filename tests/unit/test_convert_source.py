@@ -62,6 +62,24 @@ def test_the_index_says_which_files_hold_the_weights(folder: Path, read: Read) -
     assert weights == ["model-00001-of-00002.safetensors", "nvfp4-00002-of-00002.safetensors"]
 
 
+def test_names_that_the_downloader_does_not_take_are_left_out(folder: Path, read: Read) -> None:
+    odd = ("x (1).json", "tokenizer+x.json", "config.json.part.json", "ü.txt")
+    for name in (*odd, "apart.json"):
+        (folder / name).write_text("{}")
+    names = {file.file for file in read().files}
+    assert not names & set(odd)
+    assert {"apart.json", "config.json"} <= names
+
+
+def _odd_weights(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "model (1).safetensors").write_bytes(b"")
+
+
+def _deep_config(folder: Path) -> None:
+    (folder / "config.json").write_text("[" * 200_000)
+
+
 def _without_part(folder: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
 
@@ -110,6 +128,8 @@ def _index_without_map(folder: Path) -> None:
         (_cut, "model-00002-of-00002.safetensors: cut off: its header says"),
         (_no_config, "no config.json in it"),
         (_broken_config, "config.json is no JSON object"),
+        (_deep_config, "config.json is no JSON object"),
+        (_odd_weights, "'model (1).safetensors' is no plain file name"),
         (_only_gguf, "its GGUF files are served as they are"),
         (_index_of_another, "the tensor no.such is in no file"),
         (_index_without_map, "has no weight_map of safetensors files"),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from gb10.facts.docker import ImageState
 from gb10.facts.drift import DriftState
 from gb10.record import text
 from gb10.stages import corrections, record
@@ -17,8 +18,8 @@ BOX = box()
 D = "/etc/systemd/system/llamacpp-playground.service.d"
 
 
-def ran(operation: Any, answer: dict[str, Any]) -> list[str]:
-    return verbs(commands(operation, {DriftState: answer}, box=BOX))
+def ran(operation: Any, answer: dict[str, Any], image: str = "unproven") -> list[str]:
+    return verbs(commands(operation, {DriftState: answer, ImageState: image}, box=BOX))
 
 
 def without_drop_ins(
@@ -37,7 +38,10 @@ def test_a_settled_box_needs_nothing() -> None:
 
 def test_a_tag_that_was_moved() -> None:
     moved = recorded(BOX, seen(BOX, **{"image: id": "sha256:2"}))
-    assert ran(corrections.tag, moved) == [f"{IMAGE} {BOX.image}"]
+    program, description = "/usr/local/lib/gb10/gb10_image.py", BOX.image_file.path
+    assert ran(corrections.tag, moved) == [f"python3 {program} {description} retag {IMAGE}"]
+    # It has proven itself since: a deploy that did not come to its record.
+    assert ran(corrections.tag, moved, image="proven") == []
     # Nobody knows what it was, or it was another tag.
     assert ran(corrections.tag, seen(BOX, **{"image: id": "sha256:2"})) == []
     moved["record"]["question"]["image"] = "gb10/llama-server:older"

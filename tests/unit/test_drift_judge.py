@@ -311,6 +311,13 @@ def test_a_folder_that_others_may_write_in() -> None:
     assert (item.should, item.is_, item.made) == ("0755 0:0", "0777 0:0", Class.BY_HAND)
 
 
+def test_an_apt_that_cannot_read_its_lists() -> None:
+    answer = now()
+    answer["readings"]["apt"] = "apt-cache policy: E: Malformed line 1"
+    item = judged(answer)["toolkit: apt"]
+    assert (item.is_, item.fix, item.made) == ("apt-cache policy: E: Malformed line 1", "hand", Class.NEW)
+
+
 def test_a_drop_in_of_the_watch() -> None:
     path = "/etc/systemd/system/gb10-watch.service.d/override.conf"
     item = judged(now(**{"watch: drop-ins": {path: "digest"}}))[f"watch: drop-in {path}"]

@@ -105,8 +105,8 @@ def test_an_image_and_its_proof(tmp_path: Path) -> None:
     proof.write_text(json.dumps({"id": f"sha256:{'a' * 64}", "expectation": "e1", "build": {}}, indent=1))
     assert image_state(tmp_path, there) == "proven"
     assert image_state(tmp_path, "exit 1") == "absent"
-    proof.write_text(json.dumps({"id": f"sha256:{'b' * 64}"}, indent=1))
-    assert image_state(tmp_path, there) == "moved"
+    proof.write_text(json.dumps({"id": f"sha256:{'b' * 64}", "expectation": "e1"}, indent=1))
+    assert image_state(tmp_path, there) == "unproven", "it is of another image"
     proof.write_text("")
     assert image_state(tmp_path, there) == "unproven"
     assert ImageState.default() == "absent"

@@ -2,81 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import gb10_generations
-import gb10_router
+import gb10_history
 import pytest
-from gb10_generations import Generation, GenerationError, choose
+from gb10_generations import choose
+from gb10_history import GenerationError
 
+from gb10.facts.docker import Generations, Images
 from gb10.generations import desired_digest, is_kept, needed_images, superfluous
-from tests.unit.boxes import box
-
-ANSWERED = {"state": "answered", "model": "m", "tokens_per_second": 9.0, "device": "CUDA0", "holder": "x"}
-
-
-class Lane:
-    """The files of a lane in a folder, and what became of the running one."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.done: list[str] = []
-        self.answer: dict[str, Any] = ANSWERED
-        self.images = {"x:1", "x:2", "x:3"}
-        self.active = "active"
-        self.path = folder / "lane.json"
-
-    @property
-    def lane(self) -> dict[str, Any]:
-        return json.loads(self.path.read_text())  # type: ignore[no-any-return]
-
-    def install(self, image: str, presets: str = "[*]\n") -> None:
-        content = {
-            "lane": "l",
-            "image": image,
-            "presets": str(self.folder / "models.ini"),
-            "generations": str(self.folder / "generations"),
-        }
-        self.path.write_text(json.dumps(content))
-        (self.folder / "models.ini").write_text(presets)
-        (self.folder / "l.service").write_text(f"ExecStart=docker run {image}\n")
-
-    def keep(self) -> Generation:
-        return gb10_generations.keep(self.lane, str(self.path))
-
-    def back(self, to: str = "", unverified: bool = False) -> dict[str, Any]:
-        return gb10_generations.back(self.lane, str(self.path), to, unverified, "a test")
+from gb10.stages import history
+from tests.unit.boxes import box, commands
+from tests.unit.kept_lane import Lane, lane_in
 
 
 @pytest.fixture
 def lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lane:
-    lane = Lane(tmp_path)
-
-    def files(description: dict[str, Any], lane_path: str) -> dict[str, Path]:
-        return {
-            "unit": tmp_path / "l.service",
-            "models.ini": tmp_path / "models.ini",
-            "lane.json": Path(lane_path),
-        }
-
-    def run(*command: str) -> str:
-        lane.done.append(" ".join(command))
-        return ""
-
-    monkeypatch.setattr(gb10_generations, "lane_files", files)
-    monkeypatch.setattr(gb10_generations, "run", run)
-    monkeypatch.setattr(
-        gb10_generations, "image_id", lambda image: f"id of {image}" if image in lane.images else ""
-    )
-    monkeypatch.setattr(
-        gb10_generations.subprocess, "run", lambda command, **_: lane.done.append(" ".join(command))
-    )
-    monkeypatch.setattr(gb10_router, "verify", lambda description: lane.answer)
-    monkeypatch.setattr(gb10_router, "unit_state", lambda description: lane.active)
-    monkeypatch.setattr(gb10_router, "reload", lambda description: lane.done.append("reload"))
-    return lane
+    return lane_in(tmp_path, monkeypatch)
 
 
 def test_what_answered_is_kept_once(lane: Lane) -> None:
@@ -96,7 +40,7 @@ def test_a_change_that_has_not_answered_goes_back_to_the_last_that_did(lane: Lan
     done = lane.back(unverified=True)
     assert (done["state"], done["to"], done["image"]) == ("back", 1, "x:1")
     assert lane.lane["image"] == "x:1"
-    assert (lane.folder / "l.service").read_text() == "ExecStart=docker run x:1\n"
+    assert (lane.folder / "l.service").read_text() == lane.unit("x:1")
     assert lane.done == [
         "systemctl daemon-reload",
         "systemctl reset-failed l.service",
@@ -171,19 +115,19 @@ def test_a_folder_that_a_power_cut_left_is_passed_over(lane: Lane) -> None:
 
 
 def test_only_so_many_are_kept(lane: Lane) -> None:
-    for number in range(gb10_generations.GENERATIONS_KEPT + 3):
+    for number in range(gb10_history.GENERATIONS_KEPT + 3):
         lane.install("x:1", f"; {number}\n")
         lane.keep()
-    kept = gb10_generations.read_generations(lane.folder / "generations")
-    assert len(kept) == gb10_generations.GENERATIONS_KEPT
-    assert kept[-1].number == gb10_generations.GENERATIONS_KEPT + 3
+    kept = gb10_history.read_generations(lane.folder / "generations")
+    assert len(kept) == gb10_history.GENERATIONS_KEPT
+    assert kept[-1].number == gb10_history.GENERATIONS_KEPT + 3
 
 
 def test_nothing_has_answered_yet(lane: Lane) -> None:
     lane.install("x:1")
     assert "no lane has answered yet" in lane.back()["reason"]
     with pytest.raises(GenerationError, match="there are none"):
-        choose([], None, "d", "x:9", False)
+        choose([], [], None, "d", "x:9", False)
 
 
 def test_a_damaged_description_is_one_line(lane: Lane, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,28 +142,46 @@ def test_a_damaged_description_is_one_line(lane: Lane, capsys: pytest.CaptureFix
 
 def known(*images: str, current: int) -> dict[str, Any]:
     listed = [{"number": i, "image": name, "digest": f"d{i}"} for i, name in enumerate(images, 1)]
-    return {"current": current, "generations": listed}
+    served = list(range(1, current + 1))
+    return {"current": current, "served": served, "going_to": 0, "generations": listed}
 
 
 def test_laptop_and_box_count_the_same_digest(tmp_path: Path) -> None:
     files = {"unit": box().unit_file, "models.ini": box().presets_file, "lane.json": box().lane_file}
     for name, placed in files.items():
         (tmp_path / name).write_text(placed.content)
-    assert gb10_generations.digest_of({name: tmp_path / name for name in files}) == desired_digest(box())
+    assert gb10_history.digest_of({name: tmp_path / name for name in files}) == desired_digest(box())
 
 
 def test_a_lane_is_kept_when_it_is_the_one_that_answered_last() -> None:
     digest = desired_digest(box())
     listed = [{"number": 4, "image": "x:1", "digest": digest}, {"number": 5, "image": "x:2", "digest": "d"}]
-    assert is_kept(box(), {"current": 4, "generations": listed})
-    assert not is_kept(box(), {"current": 5, "generations": listed})
-    assert not is_kept(box(), {"current": 0, "generations": []})
+    assert is_kept(box(), {"current": 4, "going_to": 0, "generations": listed})
+    # A rollback that was cut off is at its end once this lane has answered: it must be told.
+    assert not is_kept(box(), {"current": 4, "going_to": 3, "generations": listed})
+    assert not is_kept(box(), {"current": 5, "going_to": 0, "generations": listed})
+    assert not is_kept(box(), {"current": 0, "going_to": 0, "generations": []})
 
 
 def test_the_wanted_the_last_and_the_one_before_are_needed() -> None:
     assert needed_images(box(), known("x:1", "x:2", "x:2", current=3)) == {box().image, "x:2", "x:1"}
     assert needed_images(box(), known("x:1", "x:2", "x:3", current=3)) == {box().image, "x:3", "x:2"}
     assert needed_images(box(), known(current=0)) == {box().image}
+
+
+def test_what_served_before_is_needed_and_not_what_was_gone_back_from() -> None:
+    after = known("x:1", "x:2", "x:bad", "x:4", current=4) | {"served": [1, 2, 4]}
+    assert needed_images(box(), after) == {box().image, "x:4", "x:2"}
+    assert needed_images(box(), after | {"going_to": 1}) == {box().image, "x:4", "x:1", "x:2"}
+
+
+def test_nothing_is_removed_where_the_box_does_not_say_what_is_needed() -> None:
+    images = [image(f"x:{number}") for number in (9, 8, 7, 6, 5)]
+    there = {"current": 0, "served": [], "going_to": 0, "generations": []}
+    assert commands(history.pruned, {Images: images, Generations: there}, box=box())
+    assert commands(history.pruned, {Images: images, Generations: None}, box=box()) == []
+    assert commands(history.pruned, {Images: None, Generations: there}, box=box()) == []
+    assert commands(history.kept, {Generations: None}, box=box())[0].endswith(" keep")
 
 
 def image(name: str, *used_by: str, image_id: str = "") -> dict[str, Any]:

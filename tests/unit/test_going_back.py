@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from pyinfra.api.command import StringCommand
+from pyinfra.api.exceptions import PyinfraError
 
+from gb10.commands import rollback
 from gb10.operations import going_back
 from tests.unit.boxes import box
 
@@ -96,6 +98,25 @@ def test_an_outcome_that_is_not_known_is_said_so(outcome: Any) -> None:
     good, host = guarded((False, [], []), outcome)
     assert not good
     assert "going back is not known to have worked" in host.said[-1]
+
+
+def test_its_reason_is_passed_on() -> None:
+    for errors, words in (
+        (["Traceback", "gb10: no space left"], "(gb10: no space left)"),
+        ([], "(it gave no answer: the connection may be lost)"),
+    ):
+        _, host = guarded((False, [], []), (False, [], errors))
+        assert words in host.said[-1]
+
+
+def test_gb10_rollback_says_that_it_goes_on_there() -> None:
+    for outcome in ((False, [], []), (False, [], ["sudo: no"]), OSError("reset"), (True, ["{}"], [])):
+        host = Scripted(outcome)
+        host.name = "spark"  # type: ignore[attr-defined]
+        with pytest.raises(
+            PyinfraError, match=r"^spark: going back is not known .* may go on there; run it again"
+        ):
+            rollback.go_back(host, box(), "")  # type: ignore[arg-type]
 
 
 def test_it_can_be_turned_off() -> None:

@@ -31,7 +31,8 @@ case "$*" in
     for word; do case "$word" in --iidfile=*) echo sha256:new > "${{word#--iidfile=}}";; esac; done ;;
   "image tag"*|"rm "*) ;;
   "image inspect --format"*) echo sha256:base ;;
-  "image inspect"*) echo '[{{"Id": "sha256:new", "Size": 12000000, "Config": {{"User": "1:1"}}}}]' ;;
+  "image inspect sha256:gone") exit 1 ;;
+  "image inspect"*) cat {folder}/inspected ;;
   *--entrypoint\\ cat*build.json) cat {folder}/build.json ;;
   *--entrypoint\\ cat*) echo "text of it" ;;
   *--list-devices) cat {folder}/devices ;;
@@ -39,6 +40,13 @@ case "$*" in
   *) echo "unexpected: $*" >&2; exit 9 ;;
 esac
 """
+
+
+def write_inspected(folder: Path, built_as: str | None) -> None:
+    """What Docker says of any image."""
+    labels = None if built_as is None else {"gb10.image": built_as}
+    shown = {"Id": "sha256:new", "Size": 12000000, "Config": {"User": "1:1", "Labels": labels}}
+    (folder / "inspected").write_text(json.dumps([shown]))
 
 
 @pytest.fixture
@@ -50,6 +58,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     (tmp_path / "build.json").write_text(json.dumps(BUILD))
     (tmp_path / "devices").write_text("Available devices:\n  CUDA0: GPU (1 MiB, 1 MiB free)\n")
     (tmp_path / "log").write_text(LOG)
+    write_inspected(tmp_path, "gb10/x:b1-abc")
     return {
         "name": "gb10/x",
         "image": "gb10/x:b1-abc",
@@ -168,6 +177,59 @@ def test_an_image_from_a_file_proves_itself(spec: dict[str, Any], tmp_path: Path
     assert "built" not in proof
 
 
+@pytest.mark.parametrize("built_as", [None, "gb10/x:b1-other"])
+def test_an_image_that_was_given_the_name_of_ours_is_built_again(
+    spec: dict[str, Any], tmp_path: Path, built_as: str | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_inspected(tmp_path, built_as)
+    assert run(spec, tmp_path, "prove") == 1  # this Docker says so of the new build too
+    assert "was built as" in capfd.readouterr().out
+    assert "--label=gb10.image=gb10/x:b1-abc" in asked(tmp_path)
+
+
+def test_one_of_ours_that_does_not_work_here_is_not_built_again(spec: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "devices").write_text("Available devices:\n  (none)\n")
+    assert run(spec, tmp_path, "prove") == 1
+    assert "docker build" not in asked(tmp_path)
+
+
+def test_the_time_of_another_build_is_not_this_one_s(spec: dict[str, Any], tmp_path: Path) -> None:
+    path = Path(spec["folder"]) / "proof.json"
+    path.parent.mkdir(parents=True)
+    for known, kept in (("sha256:old", False), ("sha256:new", True)):
+        path.write_text(json.dumps({"id": known, "seconds": 9}))
+        assert run(spec, tmp_path, "prove") == 0
+        assert ("seconds" in json.loads(path.read_text())) is kept
+
+
+def test_a_tag_that_was_moved_names_the_former_image_again(spec: dict[str, Any], tmp_path: Path) -> None:
+    write_inspected(tmp_path, None)
+    assert run(spec, tmp_path, "retag", "sha256:former") == 0
+    assert asked(tmp_path).splitlines()[-1] == "docker image tag sha256:former gb10/x:b1-abc"
+
+
+def test_what_was_imported_keeps_its_tag(spec: dict[str, Any], tmp_path: Path) -> None:
+    assert run(spec, tmp_path, "retag", "sha256:former") == 0
+    assert "image tag" not in asked(tmp_path)
+
+
+def test_nothing_is_removed_for_a_former_image_that_has_gone(spec: dict[str, Any], tmp_path: Path) -> None:
+    write_inspected(tmp_path, None)
+    assert run(spec, tmp_path, "retag", "sha256:gone") == 0
+    assert all(line.startswith("docker image inspect") for line in asked(tmp_path).splitlines())
+
+
+def test_what_was_kept_of_a_build_goes_with_its_image(spec: dict[str, Any], tmp_path: Path) -> None:
+    folder = Path(spec["folder"]).parent
+    for tag in ("b0-old", "b1-abc"):
+        (folder / tag).mkdir(parents=True)
+        (folder / tag / "proof.json").touch()
+    docker = tmp_path / "docker"
+    docker.write_text(docker.read_text().replace('"rm "*)', '"rm "*|"image rm "*)'))
+    assert run(spec, tmp_path, "prune", "gb10/x:b0-old", "gb10/x:b1-abc") == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["b1-abc"]
+
+
 def test_only_images_of_ours_are_removed(
     spec: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,4 +248,5 @@ def test_a_description_that_is_damaged_is_one_line(
 
 
 def test_usage() -> None:
-    assert gb10_image.main([]) == gb10_image.main(["x", "y"]) == 2
+    for arguments in ([], ["x"], ["x", "y"], ["x", "retag"], ["x", "prune"], ["x", "build", "y"]):
+        assert gb10_image.main(arguments) == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from gb10.facts.docker import Generations, Images
-from gb10.image_view import image_table, options_line, proof_lines, states
+from gb10.image_view import image_table, options_line, proof_lines, states, unproven
 from gb10.option_source import options_from_help
 from gb10.preset_options import load_preset_options, preset_options_from
 from tests.unit.boxes import box
@@ -28,7 +30,7 @@ def image(name: str, *used_by: str, proof: Any = PROOF) -> dict[str, Any]:
         "size": 106_000_000,
         "created": "2026-11-29T21:10:43.1Z",
         "used_by": list(used_by),
-        "proof": proof,
+        "proof": proof and {**proof, "id": f"id {name}", "expectation": box().image_expectation},
     }
 
 
@@ -77,13 +79,39 @@ def test_states(entry: dict[str, Any], words: list[str]) -> None:
     assert states(entry, box(), KNOWN) == words
 
 
+def test_only_a_proof_of_itself_and_of_what_is_expected_counts() -> None:
+    good = image(box().image)
+    assert unproven(good, box()) == ""
+    other = {**good, "id": "sha256:other"}
+    assert unproven(other, box()) == "not proven: the proof is of another image that had this name"
+    assert states(other, box(), KNOWN) == ["wanted", "not proven"]
+    assert "before the data changed" in unproven(good, box(image_system_info=["X = 1"]))
+    assert unproven({**good, "proof": {}}, box()).startswith("not proven")
+
+
 def test_names_are_never_cut() -> None:
     out = io.StringIO()
     Console(file=out, width=60).print(image_table([image(box().image)], box(), KNOWN))
     assert box().image in out.getvalue()
 
 
-@pytest.mark.parametrize("output", [[], ["{"], ["[]"], ['{"images": null}'], ["not json", "at all"]])
+@pytest.mark.parametrize("output", [["{"], ["3"], ["no answer"], ["not json", "at all"]])
 def test_programs_that_answer_otherwise_are_no_answer(output: list[str]) -> None:
-    assert not Images().process(output)
-    assert Generations().process(output)["generations"] == []
+    assert Images().process(output) is None
+    assert Generations().process(output) is None
+
+
+def test_before_they_are_there_there_is_nothing() -> None:
+    assert Images().process([]) == Images.default() == []
+    assert Generations().process([]) == Generations.default()
+
+
+@pytest.mark.parametrize("fact", [Images(), Generations()])
+def test_a_program_that_fails_says_nothing(fact: Any, tmp_path: Path) -> None:
+    program, other = tmp_path / "program.py", str(tmp_path / "x.json")
+    line = fact.command(str(program), other)
+    run = partial(subprocess.run, ["sh", "-c", line], capture_output=True, text=True, check=True)
+    assert run().stdout == ""
+    program.write_text("import sys; sys.exit(1)")
+    Path(other).touch()
+    assert fact.process(run().stdout.splitlines()) is None

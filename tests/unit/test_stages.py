@@ -110,9 +110,11 @@ def test_an_image_that_is_there_is_not_built() -> None:
     assert commands(image.built, {ImageState: "proven"}, box=BOX) == []
 
 
-@pytest.mark.parametrize("state", ["absent", "unproven", "moved"])
-def test_an_image_that_is_not_proven_is_work(state: str) -> None:
-    assert commands(image.built, {ImageState: state}, box=BOX) == ["call follow"]
+@pytest.mark.parametrize(("state", "title"), [("absent", "build of "), ("unproven", "proof of ")])
+def test_an_image_that_is_not_proven_is_work(state: str, title: str) -> None:
+    with ctx_host.use(FactHost({ImageState: state})):
+        (command,) = image.built._inner(box=BOX)
+    assert command.args[0].title == f"{title}{BOX.image}"
 
 
 def test_one_job_a_tag() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from gb10.facts.probes import box_status
 from gb10.status import status_json
 from gb10.status_view import duration, status_view
+from gb10.watch_config import Baseline
 from tests.unit.boxes import box
 
 BOX = box(memory_total_mib=122070)
@@ -70,6 +72,31 @@ def test_a_watched_box() -> None:
     )  # fmt: skip
     for words in expected:
         assert words in text, words
+
+
+def test_a_stale_baseline_is_named() -> None:
+    answer = said()
+    answer["status"]["models"][0]["baseline_stale"] = "another image"
+    assert f"of something else: {NAME} (another image)" in screen(status_json(BOX, answer), 300)
+    assert "of something else" not in screen(status_json(BOX, said()), 300)
+
+
+def test_without_a_watch_the_baselines_are_those_of_the_file() -> None:
+    whole = replace(BOX, baselines={NAME: Baseline(44.5)})
+    answer = said(status=None, watch=UNIT | {"active": "inactive"}, router={"models": {NAME: "loaded"}})
+    assert status_json(whole, answer)["models"][0]["baseline"] == 44.5
+
+
+@pytest.mark.parametrize("name", ["a[/]b", "model [q4_k_m] x", "[link=file:///x]y", "[red]"])
+def test_brackets_in_a_name_are_brackets(name: str) -> None:
+    answer = said()
+    answer["status"]["models"] = [model(name, f"loaded {name}")]
+    answer["status"]["reasons"] = [{"text": f"{name} died"}]
+    answer["status"]["actions"] = [{"at": name, "action": "unload", "target": name, "result": name}]
+    answer["status"]["probe"] = {"answer": "no", "text": name}
+    answer["image"] = f"image:{name}"
+    text = screen(status_json(BOX, answer | {"router": {"error": name}}), 300)
+    assert text.count(name) == 9
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gb10_watch import settings_of
+from gb10_watch_hand import judge_probe
 
 from gb10 import watch_config
 from gb10.facts.files import PathReport
@@ -16,7 +19,7 @@ from gb10.facts.probe import WatchState
 from gb10.faults import BadInput
 from gb10.rendering import TOP
 from gb10.stages import watch
-from gb10.watch_config import read_baselines
+from gb10.watch_config import Baseline, read_baselines
 from tests.unit.boxes import box, commands, verbs
 
 BOX = box()
@@ -109,7 +112,27 @@ def test_baselines(tmp_path: Path) -> None:
     path = tmp_path / "box.json"
     assert read_baselines(path, "box.json") == {}
     path.write_text(json.dumps(GOOD))
-    assert read_baselines(path, "box.json") == {"a": 44.5}
+    assert read_baselines(path, "box.json") == {"a": Baseline(44.5, "x:1", "0" * 64)}
+    path.write_text('{"version": 1, "models": {"a": {"tokens_per_second": 3}}}')
+    assert read_baselines(path, "box.json") == {"a": Baseline(3.0)}
+
+
+def test_a_baseline_of_something_else_is_stale() -> None:
+    baseline = Baseline(44.5, "x:1", "0" * 64)
+    assert baseline.stale("x:1", "0" * 64) == ""
+    assert baseline.stale("x:2", "0" * 64) == "another image"
+    assert baseline.stale("x:1", "1" * 64) == "other presets"
+    assert baseline.stale("x:2", "1" * 64) == "another image and other presets"
+    assert baseline.stale("x:1", None) == "", "not known here"
+    assert Baseline(44.5).stale("x:2", "1" * 64) == "", "made by hand"
+
+
+def test_the_watch_is_told_what_a_baseline_was_measured_with() -> None:
+    told = watch_config.watch_config(
+        BOX.data, BOX.catalogue, {"a": Baseline(44.5, "x:1", "0" * 64)}, "lane.json"
+    )
+    assert told["settings"]["baselines"] == {"a": 44.5}
+    assert told["measured"] == {"a": {"image": "x:1", "presets": "0" * 64}}
 
 
 @pytest.mark.parametrize(
@@ -138,10 +161,48 @@ def test_the_watch_has_the_least_rights() -> None:
     assert "CapabilityBoundingSet=\n" in unit(watch_kernel_log="/run/kernel.log")
 
 
+def test_the_probe_opens_what_cuda_opens(tmp_path: Path) -> None:
+    # nvidia-smi answers as if nothing were wrong without it, and cuInit fails.
+    (shell, option, script) = BOX.data.watch_probe
+    assert "/dev/nvidia-uvm" in script
+    assert script.endswith("nvidia-smi -L")
+    node, tool = tmp_path / "nvidia-uvm", tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho GPU 0: NVIDIA GB10\n")
+    tool.chmod(0o755)
+    line = [
+        shell,
+        option,
+        script.replace("/dev/nvidia-uvm", str(node / "uvm")).replace("nvidia-smi", str(tool)),
+    ]
+    lost = subprocess.run(line, capture_output=True, text=True, check=False)
+    said = judge_probe(lost.returncode, lost.stdout + lost.stderr, BOX.data.watch_probe_expect)
+    assert said["answer"] == "no"
+    node.mkdir()
+    (node / "uvm").touch()
+    there = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert judge_probe(there.returncode, there.stdout, BOX.data.watch_probe_expect)["answer"] == "yes"
+
+
+def test_the_hand_keeps_its_count_in_a_folder_of_root() -> None:
+    (text,) = [placed.content for placed in BOX.watch_files if placed.path.endswith(HAND)]
+    assert "RuntimeDirectory=gb10-watch-hand\nRuntimeDirectoryMode=0700\n" in text
+    assert "RuntimeDirectoryPreserve=yes\n" in text
+    config = json.loads(BOX.watch_files[0].content)
+    assert config["restarts_file"] == "/run/gb10-watch-hand/restarts.json"
+    assert re.search(config["devices"]["expect"], "Available devices:\n  CUDA0: NVIDIA GB10 (1 MiB)")
+    assert not re.search(config["devices"]["expect"], "Available devices:\n  CUDA01: x\n  (none)")
+
+
 def test_with_a_webhook_it_may_reach_out_and_the_url_stays_roots() -> None:
     text = unit(watch_webhook_file="/etc/gb10/webhook")
     assert "LoadCredential=webhook:/etc/gb10/webhook\n" in text
     assert "IPAddressDeny" not in text
+
+
+def test_a_command_that_is_told_may_reach_out_too() -> None:
+    text = unit(notify_command=["mail", "me"])
+    assert "IPAddressDeny" not in text
+    assert "LoadCredential" not in text
 
 
 def test_any_change_is_another_description() -> None:

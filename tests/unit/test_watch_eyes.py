@@ -10,7 +10,7 @@ from typing import Any
 import gb10_watch_eyes as eyes
 import gb10_watch_signals as signals
 import pytest
-from gb10_watch_state import Done, Observation, Unit
+from gb10_watch_state import Done, Observation, Probe, Unit
 
 from gb10.watch_config import watch_config
 from tests.unit.boxes import box
@@ -23,13 +23,16 @@ class Hand:
 
     def __init__(self) -> None:
         self.answer = "yes"
+        self.users = "yes"
         self.asked: list[str] = []
 
     def __call__(self, path: str, verb: str, timeout: float) -> dict[str, Any]:
         self.asked.append(verb)
         if self.answer == "gone":
             raise FileNotFoundError(2, "No such file or directory")
-        return {"answer": self.answer, "text": "GPU 0"} if verb == "probe" else {"answer": "yes", "text": ""}
+        if verb == "processes":
+            return {"answer": self.users, "text": "" if self.users == "yes" else "no driver"}
+        return {"answer": self.answer, "text": "GPU 0"}
 
     def probes(self) -> int:
         return self.asked.count("probe")
@@ -138,6 +141,40 @@ def test_an_action_that_broke_is_told(looking: eyes.Eyes) -> None:
         time.sleep(0.01)
     (done,) = looking.look(1000.0).done
     assert "division" in done.error
+
+
+def test_llama_cpps_own_list_is_asked_when_it_is_wanted(looking: eyes.Eyes, hand: Hand) -> None:
+    assert look_for(looking, 5).probe == Probe(1000.0, "yes", "GPU 0")
+    looking.fully = True
+    assert looking.look(1010.0).probe == Probe(1010.0, "yes", "GPU 0", full=True)
+    looking.fully = False
+    assert looking.look(1020.0).probe == Probe(1020.0, "yes", "GPU 0")
+    assert [verb for verb in hand.asked if verb != "processes"] == ["probe", "devices", "probe"]
+
+
+def test_what_gives_no_answer_is_named(looking: eyes.Eyes, hand: Hand, tmp_path: Path) -> None:
+    seen = look_for(looking, 5)
+    assert "No such file" in seen.blind["the kernel's log"]
+    (tmp_path / "kmsg").write_text("")
+    hand.users = "unknown"
+    seen = look_for(looking, 100, 2000.0)
+    assert seen.blind == {"who is on the GPU": "no driver"}
+    hand.users = "yes"
+    assert look_for(looking, 100, 3000.0).blind == {}
+
+
+def test_an_action_is_under_way_until_its_outcome_is_told(looking: eyes.Eyes) -> None:
+    def ends_meanwhile(_: str) -> Unit:
+        while looking.jobs.running("action"):
+            time.sleep(0.01)
+        return Unit(invocation="first")
+
+    signals.unit_of = ends_meanwhile  # type: ignore[assignment]  # the fixture puts it back
+    looking.jobs.start("action", lambda: time.sleep(0.1) or Done("stop", ""))
+    assert looking.look(1000.0).busy, "or it would count as a change by somebody else"
+    seen = looking.look(1005.0)
+    assert not seen.busy
+    assert seen.done == (Done("stop", ""),)
 
 
 def test_one_job_of_a_name_at_a_time() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +17,12 @@ import gb10_watch_hand as program
 import pytest
 from gb10_watch_eyes import ask_hand
 
-CONFIG = {
+from gb10.rendering import TOP
+
+CONFIG: dict[str, Any] = {
     "probe": {"command": ["nvidia-smi", "-L"], "expect": "GPU 0: "},
+    "devices": {"command": ["llama-server", "--list-devices"], "expect": "CUDA0: "},
+    "restarts_file": "/nonexistent/restarts.json",
     "processes": {"command": ["nvidia-smi", "--query-compute-apps=pid"]},
 }
 LANE = {"lane": "llamacpp-playground"}
@@ -30,7 +36,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     def run(command: Any, timeout: float) -> tuple[int, str]:
         commands.append(list(command))
-        return 0, "GPU 0: NVIDIA GB10\n"
+        return 0, "CUDA0: NVIDIA GB10\n" if "llama-server" in commands[-1] else "GPU 0: NVIDIA GB10\n"
 
     monkeypatch.setattr(program, "run", run)
     return commands
@@ -39,11 +45,13 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_the_verbs(ran: list[list[str]]) -> None:
     hand = program.Hand(CONFIG, LANE)
     assert hand.answer("probe") == {"answer": "yes", "text": "GPU 0: NVIDIA GB10"}
+    assert hand.answer("devices") == {"answer": "yes", "text": "CUDA0: NVIDIA GB10"}
     assert hand.answer("processes")["answer"] == "yes"
     assert hand.answer("restart") == {"answer": "yes", "text": ""}
     assert hand.answer("stop") == {"answer": "yes", "text": ""}
     assert ran == [
         ["docker", "exec", "llamacpp-playground", "nvidia-smi", "-L"],
+        ["docker", "exec", "llamacpp-playground", "llama-server", "--list-devices"],
         ["nvidia-smi", "--query-compute-apps=pid"],
         ["systemctl", "reset-failed", UNIT],
         ["systemctl", "restart", UNIT],
@@ -68,10 +76,22 @@ def test_a_loss_needs_a_second_witness(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.Hand(CONFIG, LANE).answer("probe")["answer"] == "no"
 
 
-def test_there_is_an_end_to_restarts(ran: list[list[str]]) -> None:
+def test_there_is_an_end_to_restarts_also_where_their_count_cannot_be_kept(ran: list[list[str]]) -> None:
     hand = program.Hand(CONFIG, LANE)
     answers = [hand.answer("restart")["answer"] for _ in range(program.MOST_RESTARTS + 3)]
     assert answers == ["yes"] * program.MOST_RESTARTS + ["no"] * 3
+
+
+def test_how_often_it_has_restarted_outlives_the_program(tmp_path: Path, ran: list[list[str]]) -> None:
+    config = CONFIG | {"restarts_file": str(tmp_path / "restarts.json")}
+    answers = [program.Hand(config, LANE).answer("restart")["answer"] for _ in range(12)]
+    assert answers == ["yes"] * program.MOST_RESTARTS + ["no"] * 2
+    kept = json.loads((tmp_path / "restarts.json").read_text())
+    (tmp_path / "restarts.json").write_text(json.dumps([at - 3600 for at in kept]))
+    assert program.Hand(config, LANE).answer("restart")["answer"] == "yes", "an hour later"
+    for text in ("", "{", "null", '["x"]', "[[]]"):
+        (tmp_path / "restarts.json").write_text(text)
+        assert program.Hand(config, LANE).answer("restart")["answer"] == "yes"
 
 
 def test_a_restart_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +108,76 @@ def test_a_command_that_is_not_there_or_does_not_end() -> None:
     assert status is None
     assert "has not ended" in text
     assert program.run(["sh", "-c", "echo out; echo err >&2; exit 3"], 5) == (3, "out\nerr\n")
+
+
+HANGING = """
+import json, os, socket, sys, tempfile, threading, time
+import gb10_watch_hand as hand
+from gb10_watch_eyes import ask_hand
+
+from gb10.rendering import TOP
+hand.PROBE_SECONDS = 0.5
+# A process that waits for a driver: no signal reaches it.
+hand.os.killpg = lambda *_: None
+path = tempfile.mkdtemp() + "/hand"
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+listener.listen()
+config = {"processes": {"command": ["sleep", "30"]}, "probe": {"command": ["true"], "expect": ""}}
+hand.Hand.systemctl = lambda self, verb: {"answer": "yes", "text": "did " + verb}
+served = (hand.Hand(config, {"lane": "x"}), listener, [os.getuid()], 0.2)
+serving = threading.Thread(target=hand.serve, args=served, daemon=True)
+serving.start()
+asked = threading.Thread(target=lambda: print(ask_hand(path, "processes", 10)["text"]))
+asked.start()
+began = time.monotonic()
+time.sleep(0.1)
+print(ask_hand(path, "stop", 5)["text"], "at once" if time.monotonic() - began < 0.5 else "late")
+asked.join()
+print(ask_hand(path, "processes", 5)["text"])
+print(ask_hand(path, "stop", 5)["text"])
+time.sleep(0.5)
+print("still there" if serving.is_alive() else "gone")
+children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+for task in os.listdir("/proc/self/task"):
+    children += open(f"/proc/self/task/{task}/children").read().split()
+print(len(set(children)), "process left")
+[os.kill(int(child), 9) for child in set(children)]
+"""
+
+
+def test_a_driver_that_hangs_keeps_no_restart_away() -> None:
+    # In a process of its own: gevent's subprocess, which pyinfra brings in here, is another one.
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING],
+        cwd=TOP / "files",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        "did stop at once",
+        "sleep has not ended after 0 s",
+        "sleep of an earlier look still hangs",
+        "did stop",
+        "still there",
+        "1 process left",
+    ], done.stderr
+
+
+def test_a_word_is_done_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, hand = threading.Event(), program.Hand(CONFIG, LANE)
+    monkeypatch.setattr(program, "run", lambda *_: free.wait(10) and (0, "GPU 0: x"))
+    first = threading.Thread(target=hand.once, args=("probe",))
+    first.start()
+    while not hand.at_work():
+        pass
+    assert hand.once("probe") == {"answer": "unknown", "text": "the one before has not ended yet"}
+    free.set()
+    first.join()
+    assert hand.once("probe")["answer"] == "yes"
+    assert not hand.at_work()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gb10_watch_state import DEGRADED, FAILED, HEALTHY, Action, Done, Event, Model, Probe, Verdict
+from gb10_watch_state import DEGRADED, FAILED, HEALTHY, Action, Done, Event, Model, Probe, Unit, Verdict
 
 from tests.unit.watching import LOADED, UNIT, Lane, keys, kinds
 
@@ -313,6 +313,14 @@ def test_a_model_that_is_swapped_out(lane: Lane) -> None:
     assert lane.until(raised("model.swapped:fast")) <= 25
 
 
+def test_a_slow_model_with_a_stale_baseline_says_so(lane: Lane) -> None:
+    for _ in range(20):
+        lane.traffic(100, 10.0)
+        lane.change(requests=1)
+        verdict = lane.see(stale={"fast": "another image"})
+    assert verdict.reasons[0].text.endswith("% of its 40.0 (measured with another image)")
+
+
 # -- memory and the kernel ------------------------------------------------------------------------------
 
 
@@ -394,3 +402,245 @@ def test_a_model_of_which_nothing_is_known_is_no_reason() -> None:
     lane = Lane()
     lane.models = (Model("never", "unloaded"), Model("odd", "downloading"))
     assert lane.see_for(60).state == HEALTHY
+
+
+# -- beside other people's work -------------------------------------------------------------------------
+
+
+def _recovering(lane: Lane) -> None:
+    _lost_and_restarted(lane)
+    lane.change(pid=99, holder="it")
+    lane.see()
+    assert "lane.recovering" in keys(lane.verdicts[-1])
+
+
+def test_a_lane_that_somebody_stops_during_a_recovery_stays_stopped(lane: Lane) -> None:
+    _recovering(lane)
+    first = len(lane.verdicts)
+    lane.unit = replace(lane.unit, active="deactivating")
+    lane.see(models=(), probe=None)
+    lane.unit = replace(lane.unit, active="inactive")
+    verdict = lane.see(models=(), probe=None)
+    assert verdict.recovered == "somebody has stopped the lane", "the record says what became of it"
+    after = lane.see_for(600, models=(), probe=None)
+    assert not any(kinds(verdict) for verdict in lane.verdicts[first:])
+    assert keys(after) == ["lane.down"]
+
+
+def test_who_starts_the_lane_after_the_watchs_stop_begins_anew(lane: Lane) -> None:
+    lane.change(holder="")
+    for number in range(3):
+        lane.until(acts("restart"))
+        lane.restarted(invocation=f"try {number}", container=f"{number}" * 64)
+    lane.until(acts("stop"))
+    lane.unit = replace(lane.unit, active="inactive")
+    lane.see_for(300, models=(), probe=None)
+    first = len(lane.verdicts)
+    lane.restarted(invocation="person", container="e" * 64)
+    assert 55 <= lane.until(lambda verdict: bool(verdict.actions)) <= 65
+    assert kinds(lane.verdicts[-1]) == ["restart"], "and not the stop again"
+    assert all(verdict.state != FAILED for verdict in lane.verdicts[first + 4 :])
+
+
+def test_a_start_by_a_deploy_during_a_recovery_is_left_alone(lane: Lane) -> None:
+    _recovering(lane)
+    lane.change(holder="")
+    lane.restarted(invocation="deploy", container="e" * 64)
+    assert lane.see().recovered == "somebody else has started the lane"
+    assert not any(verdict.actions for verdict in [lane.see() for _ in range(9)])
+
+
+def test_a_start_by_systemd_itself_is_nobodys_work(lane: Lane) -> None:
+    _recovering(lane)
+    lane.restarted(invocation="crash", container="e" * 64, restarts=1)
+    lane.see()
+    assert lane.history.attempts
+    assert lane.history.recovery is not None
+
+
+def test_restarts_that_helped_do_not_count(lane: Lane) -> None:
+    for number in range(6):
+        lane.change(holder="")
+        lane.until(acts("restart"))
+        lane.restarted(invocation=str(number), container=str(number) * 64)
+        lane.change(holder="it", pid=100 + number)
+        lane.until(lambda verdict: bool(verdict.recovered), limit=200)
+        lane.see_for(400)
+    assert [kind for verdict in lane.verdicts for kind in kinds(verdict)] == ["restart"] * 6
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        ("yes", "the lane is back on its accelerator"),
+        ("unknown", "the probe did not succeed before either"),
+        ("no", "the probe did not succeed before either"),
+    ],
+)
+def test_a_probe_that_never_worked_stops_nothing_after_a_restart_for_another_reason(
+    devices: str, words: str
+) -> None:
+    lane = Lane()
+    lane.probe, lane.devices = "no", devices
+    lane.see_for(300)
+    lane.until(acts("restart"), models=(), router_fault="nothing in 9 s")
+    lane.see(busy=True, models=(), probe=None)
+    lane.restarted()
+    lane.see(done=(Done("restart", ""),), probe=None)
+    lane.until(lambda verdict: bool(verdict.recovered), limit=200)
+    assert words in lane.verdicts[-1].recovered
+    lane.see_for(1200)
+    assert [kind for verdict in lane.verdicts for kind in kinds(verdict)] == ["restart"]
+
+
+# -- llama.cpp's own list of devices --------------------------------------------------------------------
+
+
+def test_it_is_asked_while_nothing_is_loaded_and_at_a_slow_rhythm(lane: Lane) -> None:
+    assert not any(verdict.ask_fully for verdict in lane.verdicts), "a loaded model shows it by itself"
+    lane.models = (Model("fast", "unloaded"),)
+    first = len(lane.verdicts)
+    lane.see_for(3600)
+    assert 5 <= sum(verdict.ask_fully for verdict in lane.verdicts[first:]) <= 7
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_it_sees_a_loss_that_the_drivers_tool_does_not(lane: Lane) -> None:
+    lane.models, lane.devices = (Model("fast", "unloaded"),), "no"
+    lane.until(acts("restart"), limit=620)
+    assert keys(lane.verdicts[-1]) == ["accelerator.new"]
+
+
+def test_its_no_stands_until_it_says_yes(lane: Lane) -> None:
+    lane.settings = replace(lane.settings, actions=frozenset())
+    lane.models, lane.devices = (Model("fast", "unloaded"),), "no"
+    lane.until(raised("accelerator.new"), limit=620)
+    lane.models = (LOADED,)
+    assert {lane.see().state for _ in range(60)} == {DEGRADED}, "and no tool's yes hides it"
+    lane.devices = "yes"
+    assert lane.until(lambda verdict: verdict.state == HEALTHY) <= 20
+    assert not lane.verdicts[-1].ask_fully
+
+
+def test_a_restart_has_helped_only_once_it_says_so(lane: Lane) -> None:
+    lane.devices = "no"
+    _lost_and_restarted(lane)
+    lane.change(pid=99, holder="it")
+    lane.until(acts("restart"), limit=200)
+    assert not any(verdict.recovered for verdict in lane.verdicts)
+
+
+def test_a_probe_that_worked_before_counts_through_all_restarts(lane: Lane) -> None:
+    lane.probe = "no"
+    for number in range(3):
+        lane.until(acts("restart"))
+        lane.restarted(invocation=str(number), container=str(number) * 64)
+    lane.until(acts("stop"))
+
+
+# -- nothing that does not serve, or is not seen, is healthy ----------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["activating", "deactivating", "reloading", "maintenance", "refreshing"])
+def test_a_unit_that_does_not_get_on_is_said(lane: Lane, state: str) -> None:
+    lane.unit = replace(lane.unit, active=state)
+    key = "lane.stopping" if state == "deactivating" else "lane.starting"
+    assert 55 <= lane.until(raised(key), models=(), probe=None) <= 70
+    assert lane.verdicts[-1].state == FAILED
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_a_start_may_take_as_long_as_the_gate_waits() -> None:
+    lane = Lane(start_seconds=90)
+    lane.see_for(30)
+    lane.unit = replace(lane.unit, active="activating")
+    assert lane.see_for(90, models=(), probe=None).state == HEALTHY
+    assert lane.until(raised("lane.starting"), models=(), probe=None) <= 15
+
+
+def test_a_slow_stop_and_a_slow_start_are_two_waits(lane: Lane) -> None:
+    for state in ("deactivating", "activating"):
+        lane.unit = replace(lane.unit, active=state)
+        lane.see_for(50, models=(), probe=None)
+    lane.restarted()
+    lane.see_for(30)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_a_router_that_never_listened_is_said_before_it_is_restarted(lane: Lane) -> None:
+    lane.restarted()
+    assert 55 <= lane.until(raised("router.starting"), models=(), router_fault="refused") <= 70
+    assert lane.verdicts[-1].state == FAILED
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("what", "seen"),
+    [
+        ("the unit", {"unit": Unit(active="unknown"), "models": (), "probe": None}),
+        ("the container", {"container": "", "models": (), "probe": None}),
+        ("the accelerator", {"models": (), "probe": None}),
+        ("memory", {"available_mib": None}),
+        ("memory pressure", {"pressure_percent": None}),
+        ("the kernel's log", {"blind": {"the kernel's log": "/dev/kmsg: Operation not permitted"}}),
+    ],
+)
+def test_what_cannot_be_seen_is_said_after_a_minute(lane: Lane, what: str, seen: dict[str, object]) -> None:
+    assert lane.see_for(55, **seen).state == HEALTHY
+    assert lane.until(raised(f"watch.blind:{what}"), **seen) <= 15
+    assert lane.verdicts[-1].state == DEGRADED
+    assert not any(verdict.actions for verdict in lane.verdicts)
+    assert lane.until(lambda verdict: verdict.state == HEALTHY) <= 20
+
+
+def test_a_probe_that_answers_no_more_is_said(lane: Lane) -> None:
+    old = Probe(lane.at, "yes", "GPU 0")
+    assert lane.see_for(120, probe=old).state == HEALTHY
+    assert lane.until(raised("watch.blind:the accelerator"), probe=old) <= 75
+
+
+def test_a_systemd_that_does_not_answer_for_once_is_no_crash(lane: Lane) -> None:
+    lane.unit = replace(lane.unit, restarts=7)
+    lane.see_for(700)
+    before = len(lane.history.crashes)
+    lane.see(unit=Unit(active="unknown"), models=(), probe=None)
+    lane.see()
+    assert len(lane.history.crashes) == before
+
+
+# -- a crash --------------------------------------------------------------------------------------------
+
+
+def test_a_crash_now_and_then_is_said_each_time(lane: Lane) -> None:
+    for count in range(1, 9):
+        lane.restarted(invocation=f"crash {count}", container=f"{count}" * 64, restarts=count)
+        verdict = lane.see(models=(), router_fault="refused", probe=None)
+        assert keys(verdict) == ["lane.crashed"]
+        assert verdict.state == DEGRADED
+        assert f"crashed {min(count, 5)} time" in verdict.reasons[0].text
+        assert lane.see_for(590).state == DEGRADED
+        assert lane.see_for(190).state == HEALTHY
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
+def test_a_crash_right_after_a_start_by_hand_is_counted(lane: Lane) -> None:
+    lane.unit = replace(lane.unit, restarts=3)
+    lane.see_for(1500)
+    lane.restarted(restarts=1)
+    lane.see()
+    assert len(lane.history.crashes) == 4
+
+
+def test_another_container_in_the_same_start_is_a_crash(lane: Lane) -> None:
+    lane.container = "d" * 64
+    assert keys(lane.see()) == ["lane.crashed"]
+    assert len(lane.history.crashes) == 1
+    lane.see_for(30)
+    assert len(lane.history.crashes) == 1
+
+
+def test_a_crash_loop_with_a_long_gate_is_never_green(lane: Lane) -> None:
+    for count in range(1, 6):
+        lane.unit = replace(lane.unit, active="activating", restarts=count)
+        lane.see_for(90, models=(), probe=None)
+    assert HEALTHY not in {verdict.state for verdict in lane.verdicts[-90:]}

@@ -20,10 +20,11 @@ import gb10_watch_eyes as eyes
 import gb10_watch_report as report
 import gb10_watch_signals as signals
 import pytest
-from gb10_watch_state import History, Observation, Recovery, Unit, Verdict
+from gb10_watch_memory import Told, remembered, to_remember
+from gb10_watch_state import History, Observation, Raised, Reason, Recovery, Unit, Verdict
 
 from gb10.rendering import TOP
-from gb10.watch_config import watch_config
+from gb10.watch_config import Baseline, watch_config
 from tests.unit.boxes import box
 from tests.unit.router_server import GOLDEN, KEY, Router, running, states
 from tests.unit.watching import LOADED, Lane
@@ -44,13 +45,13 @@ def watch(router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pr
     monkeypatch.setattr(signals, "unit_of", lambda _: Unit(since=-1000.0, invocation="first"))
     (tmp_path / "key").write_text(KEY)
     whole = box()
-    config = watch_config(whole.data, whole.catalogue, {"big": 40.0}, whole.lane_path)
+    config = watch_config(whole.data, whole.catalogue, {"big": Baseline(40.0, "i:1", "p")}, whole.lane_path)
     config |= {
         "run": str(tmp_path), "folder": str(tmp_path), "socket": str(tmp_path / "no-hand"),
         "kernel_log": str(tmp_path / "kmsg"), "webhook_file": None, "model_files": {},
     }  # fmt: skip
     lane = {
-        "lane": "llamacpp-playground", "host": "127.0.0.1", "port": router.port,
+        "lane": "llamacpp-playground", "host": "127.0.0.1", "port": router.port, "image": "i:1",
         "key_file": str(tmp_path / "key"), "presets": "/nonexistent/models.ini",
         "signal": {"kind": "file", "path": "/dev/nvidia-uvm"},
     }  # fmt: skip
@@ -72,6 +73,23 @@ def test_a_look(watch: program.Watch, tmp_path: Path) -> None:
     assert found["memory"]["available"] > 0
     assert found["watch"]["looks"] == 1
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_stale_baseline_is_named_and_serves(
+    watch: program.Watch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch.look()
+    assert written(tmp_path)["models"][0]["baseline_stale"] == ""
+    watch.lane["image"] = "i:2"
+    (tmp_path / "llamacpp-playground").mkdir()
+    (tmp_path / "llamacpp-playground/presets.sha256").write_text("q  -\n")
+    watch.eyes.run = str(tmp_path)
+    watch.clock = lambda: time.monotonic() + 100
+    watch.look()
+    watch.look()
+    (big, _) = written(tmp_path)["models"]
+    assert (big["baseline"], big["baseline_stale"]) == (40.0, "another image and other presets")
+    assert capsys.readouterr().out.count("the baseline of big is of another image and other presets") == 1
 
 
 @pytest.mark.parametrize("answer", [b"<html>", (500, {"error": 1}), b"", b"{}"])
@@ -120,6 +138,68 @@ def test_a_key_that_is_refused(watch: program.Watch, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("another")
     watch.look()
     assert "401" in written(tmp_path)["router"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("gone", "No such file"), ("folder", "Is a directory"), ("none", "an API key")]
+)
+def test_a_key_that_cannot_be_read_is_no_silence_of_the_router(
+    watch: program.Watch, tmp_path: Path, kind: str, words: str
+) -> None:
+    (tmp_path / "key").unlink()
+    if kind == "folder":
+        (tmp_path / "key").mkdir()
+    elif kind == "none":
+        (tmp_path / "key").write_text("")
+    for second in range(100):
+        watch.clock = lambda at=1000.0 + 5 * second: at  # type: ignore[misc]
+        verdict = watch.look()
+        assert not verdict.actions
+    assert [reason.key for reason in verdict.reasons if reason.key.startswith("router")] == ["router.refuses"]
+    assert words in written(tmp_path)["router"]
+    assert str(tmp_path / "key") in written(tmp_path)["router"]
+
+
+def test_a_watch_without_files_to_open_says_nothing_against_the_router(
+    watch: program.Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(program.router, "model_states", full)
+    for second in range(60):
+        watch.clock = lambda at=1000.0 + 5 * second: at  # type: ignore[misc]
+        verdict = watch.look()
+        assert not verdict.actions
+    assert "Too many open files" in written(tmp_path)["router"]
+    assert "router.silent" not in [reason.key for reason in verdict.reasons]
+
+
+@pytest.mark.parametrize(
+    "name", ["x\\ud800", "x\\nMAINPID=1\\nWATCHDOG=trigger\\n<0>y", "\\x1b[2Jx", "a" * 5000, ""]
+)
+def test_a_hostile_name_is_only_a_name(
+    watch: program.Watch,
+    router: Router,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    failed = {"id": name, "status": {"value": "unloaded\n\ud800", "failed": True}}
+    loaded = {"id": name + "2", "status": {"value": "loaded"}}
+    router.answers["GET /models"] = {"data": [failed, loaded]}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        assert watch.look().state == "degraded"
+        lines = heard.recv(65536).decode().splitlines()
+    assert [line.partition("=")[0] for line in lines] == ["READY", "WATCHDOG", "STATUS"]
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 1
+    assert said.rstrip("\n").isprintable()
+    assert len(written(tmp_path)["models"][0]["name"]) <= 200
+    assert (tmp_path / "gb10.prom").read_text().isascii()
 
 
 def test_an_action_is_recorded_before_and_after(watch: program.Watch, tmp_path: Path) -> None:
@@ -172,18 +252,59 @@ def test_how_often_it_has_acted_outlives_a_restart(tmp_path: Path) -> None:
         restarts=4,
         stopped="why",
         proven="c",
-        recovery=Recovery(2.0, "w"),
+        proven_full="c",
+        invocation="i",
+        answered="i",
+        container="c",
+        recovery=Recovery(2.0, "w", proven=True, ended=True),
+        raised={"oom:x": Raised(Reason("oom:x", "degraded", "killed"), 1.0, 2.0)},
     )
+    told = Told("degraded", "2026-01-01T00:00:00Z", frozenset({"oom:x"}))
     path = tmp_path / "state.json"
-    path.write_text(program.to_remember(history))
-    assert program.remembered(str(path)) == history
+    path.write_text(to_remember(history, told))
+    assert remembered(str(path)) == (history, told)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"attempts": 5}', '{"attempts": ["x"]}'])
 def test_a_memory_that_is_none_is_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
-    assert program.remembered(str(tmp_path / "state.json")) == History()
-    assert program.remembered(str(tmp_path / "not-there")) == History()
+    assert remembered(str(tmp_path / "state.json")) == (History(), None)
+    assert remembered(str(tmp_path / "not-there")) == (History(), None)
+
+
+def test_a_memory_of_another_shape_is_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(
+        to_remember(History(), Told("healthy", "", frozenset())).replace('"raised": {}', '"raised": []')
+    )
+    assert remembered(str(path)) == (History(), None)
+
+
+def test_a_state_that_nobody_knows_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(to_remember(History(), Told("healthy", "", frozenset())).replace("healthy", "splendid"))
+    assert remembered(str(path)) == (History(), None)
+
+
+def test_what_was_told_is_not_told_again_after_a_restart(
+    watch: program.Watch, router: Router, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    watch.clock = lambda: 1000.0
+    failed = {"id": "big", "status": {"value": "unloaded", "failed": True}}
+    router.answers["GET /models"] = {"data": [failed]}
+    assert watch.look().state == "degraded"
+    since = written(tmp_path)["since"]
+    assert "healthy -> degraded" in capsys.readouterr().out
+    again = program.Watch(watch.config, watch.lane, lambda: 1005.0)
+    again.since = again.since.replace("T", " ")
+    assert again.look().state == "degraded"
+    assert capsys.readouterr().out == ""
+    assert written(tmp_path)["since"] == since.replace("T", " ")
+    # One that has gone meanwhile is told too.
+    router.answers["GET /models"] = states(big="unloaded")
+    later = program.Watch(watch.config, watch.lane, lambda: 1030.0)
+    assert later.look().state == "healthy"
+    assert "degraded -> healthy" in capsys.readouterr().out
 
 
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

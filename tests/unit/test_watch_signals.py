@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gb10_router
+import gb10_watch_kernel as kernel
 import gb10_watch_signals as signals
 import pytest
 from gb10_watch_hand import judge_probe
@@ -51,6 +52,7 @@ def test_recorded_answers(router: Router, lane: dict[str, Any]) -> None:
     ).encode()
     found = {model.name: model for model in signals.router_models(lane)}
     assert found["tiny-b"].tokens == 640.0
+    assert found["tiny-b"].decodes == 0.0
     assert found["tiny-b"].requests == 0
     assert found["tiny-a"].tokens is None
 
@@ -253,15 +255,64 @@ def test_probes_on_a_real_gpu(file: str, expect: str, answer: str) -> None:
     assert judge_probe(int(status.split()[0]), output, expect)["answer"] == answer
 
 
-def test_a_probe_that_found_no_container_knows_nothing() -> None:
-    for words in (
-        "Error response from daemon: No such container: llamacpp-playground",
-        "Error response from daemon: container 4f1d is not running",
-        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
-    ):
-        assert judge_probe(1, words, "GPU 0: ")["answer"] == "unknown"
-    assert judge_probe(None, "docker has not ended after 15 s", "GPU 0: ")["answer"] == "unknown"
-    assert judge_probe(0, "", "GPU 0: ")["answer"] == "no"
+@pytest.mark.parametrize(
+    ("status", "output"),
+    [
+        (1, "Error response from daemon: No such container: llamacpp-playground"),
+        (1, "Error response from daemon: container 4f1d is not running"),
+        (
+            1,
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is it running?",
+        ),
+        (1, 'error during connect: Post "http://%2Fvar%2Frun%2Fdocker.sock/v1.45/exec": EOF'),
+        (1, "permission denied while trying to connect to the Docker daemon socket"),
+        (
+            1,
+            "Error response from daemon: failed to create task: mkdir /run/x: no space left on device",
+        ),
+        (1, "OCI runtime exec failed: exec failed: cannot exec in a stopped container: unknown"),
+        (
+            126,
+            "OCI runtime exec failed: fork/exec /proc/self/fd/6: resource temporarily unavailable",
+        ),
+        (127, 'OCI runtime exec failed: exec: "nvidia-smi": executable file not found in $PATH: unknown'),
+        (127, "sh: 1: nvidia-smi: not found"),
+        (126, "sh: 1: nvidia-smi: Permission denied"),
+        (125, "docker: something"),
+        (0, "ggml_cuda_init: failed to initialize CUDA: out of memory\nAvailable devices:\n  (none)"),
+        (137, ""),
+        (137, "GPU"),
+        (139, "GPU"),
+        (1, ""),
+        (0, ""),
+        (None, "docker has not ended after 15 s"),
+    ],
+)
+def test_a_probe_that_did_not_run_knows_nothing(status: int | None, output: str) -> None:
+    found = judge_probe(status, output, "GPU 0: ")
+    assert found["answer"] == "unknown"
+    assert found["text"]
+
+
+@pytest.mark.parametrize(
+    ("status", "output"),
+    [
+        (255, "Unable to determine the device handle for GPU0: 0000:01:00.0: GPU is lost"),
+        (255, "Failed to initialize NVML: Unknown Error"),
+        (4, "Failed to initialize NVML: Insufficient Permissions"),
+        (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
+        # Seen on an H200 where nothing stood behind the node: nvidia-smi said "GPU 0", cuInit 999.
+        (2, "sh: 1: cannot create /dev/nvidia-uvm: No such device or address"),
+        (2, "sh: 1: cannot create /dev/nvidia-uvm: Permission denied"),
+        (0, "No devices found"),
+        (
+            127,
+            "nvidia-smi: error while loading shared libraries: libcuda.so.1: cannot open shared object file",
+        ),
+    ],
+)
+def test_a_probe_that_ran_and_found_nothing_says_no(status: int, output: str) -> None:
+    assert judge_probe(status, output, "GPU 0: ")["answer"] == "no"
 
 
 def test_who_holds_memory_of_a_real_gpu(tmp_path: Path) -> None:
@@ -340,17 +391,17 @@ def test_rivals_by_unit_and_by_name(tmp_path: Path) -> None:
 
 
 def test_memory(tmp_path: Path) -> None:
-    assert signals.memory(str(tmp_path)) == {"total": None, "available": None, "swap_used": None}
+    assert kernel.memory(str(tmp_path)) == {"total": None, "available": None, "swap_used": None}
     (tmp_path / "meminfo").write_text(
         "MemTotal:  125000000 kB\nMemAvailable:  8388608 kB\nSwapTotal: 4194304 kB\nSwapFree: 1048576 kB\n"
     )
-    assert signals.memory(str(tmp_path)) == {"total": 122070, "available": 8192, "swap_used": 3072}
-    assert signals.pressure_percent(str(tmp_path)) is None
+    assert kernel.memory(str(tmp_path)) == {"total": 122070, "available": 8192, "swap_used": 3072}
+    assert kernel.pressure_percent(str(tmp_path)) is None
     (tmp_path / "pressure").mkdir()
     (tmp_path / "pressure/memory").write_text(
         "some avg10=9.00 avg60=8.00 avg300=1.00 total=5\nfull avg10=7.00 avg60=6.50 avg300=0.10 total=4\n"
     )
-    assert signals.pressure_percent(str(tmp_path)) == 6.5
+    assert kernel.pressure_percent(str(tmp_path)) == 6.5
 
 
 def test_the_unit() -> None:
@@ -376,7 +427,7 @@ def test_kernel_events() -> None:
         "3,2,3,-;Memory cgroup out of memory: Killed process 5 (python3) total-vm:1kB",
         "6,2,3,-;NVRM: loading NVIDIA UNIX Open Kernel Module",
     ]  # fmt: skip
-    events = signals.kernel_events(lines, {"big": 77})
+    events = kernel.kernel_events(lines, {"big": 77})
     assert [(event.kind, event.pid) for event in events] == [("oom", 77), ("driver", 0), ("oom", 5)]
     assert events[0].text == "the kernel has killed model big (process 77) for want of memory"
     assert "Xid" in events[1].text
@@ -384,13 +435,13 @@ def test_kernel_events() -> None:
 
 
 def test_a_flood_in_the_kernels_log_has_a_bound() -> None:
-    assert len(signals.kernel_events([XID] * 10_000, {})) == 20
+    assert len(kernel.kernel_events([XID] * 10_000, {})) == 20
 
 
 def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.write_text("old\n")
-    log = signals.KernelLog(str(path))
+    log = kernel.KernelLog(str(path))
     assert list(log.lines()) == []
     with path.open("a") as file:
         file.write(f"{OOM}\n{XID}\n")
@@ -399,10 +450,24 @@ def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
 
 
 def test_a_kernel_log_that_is_not_there_is_found_when_it_comes(tmp_path: Path) -> None:
-    log = signals.KernelLog(str(tmp_path / "kmsg"))
+    log = kernel.KernelLog(str(tmp_path / "kmsg"))
     assert list(log.lines()) == []
     os.mkfifo(tmp_path / "kmsg")
     assert list(log.lines()) == []
+
+
+def test_a_kernel_log_that_cannot_be_read_says_why_and_leaves_no_file_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "kmsg")
+    before = list(Path("/proc/self/fd").iterdir())
+    log = kernel.KernelLog(str(tmp_path / "kmsg"))
+    for _ in range(20):
+        assert list(log.lines()) == []
+    assert log.fault == f"{tmp_path}/kmsg: Illegal seek"
+    assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
+    (tmp_path / "kmsg").unlink()
+    (tmp_path / "kmsg").write_text("")
+    list(log.lines())
+    assert log.fault == ""
 
 
 # -- an answer that is being written --------------------------------------------------------------------
@@ -420,6 +485,7 @@ def test_one_answer_alone_is_followed(router: Router, lane: dict[str, Any]) -> N
     router.answers[metrics_line("big")] = BUSY
     router.answers["GET /slots?model=big&autoload=false"] = [slot]
     assert [model.answer for model in signals.router_models(lane)] == [(129, 17), None]
+    assert [model.depth for model in signals.router_models(lane)] == [slot["n_prompt_tokens"], None]
 
 
 def test_an_idle_or_a_crowded_lane_is_not_asked_for_its_slots(router: Router, lane: dict[str, Any]) -> None:
@@ -438,6 +504,7 @@ def test_an_idle_or_a_crowded_lane_is_not_asked_for_its_slots(router: Router, la
 )  # fmt: skip
 def test_slots_that_tell_nothing(slots: Any) -> None:
     assert signals.read_answer(slots) is None
+    assert signals.read_depth(slots) is None
 
 
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gb10_watch_state import DEGRADED, HEALTHY
+from gb10_watch_state import DEGRADED, HEALTHY, Model
 
 from tests.unit.watching import LOADED, Lane, keys
 
@@ -203,3 +203,165 @@ def test_one_answer_after_the_other_is_no_slow_answer(lane: Lane) -> None:
 def test_an_answer_beside_others_says_nothing(lane: Lane) -> None:
     write(lane, 60, 5.0, requests=3)
     assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+# -- a long context -------------------------------------------------------------------------------------
+
+
+def answered(lane: Lane, seconds: float, speed: float) -> None:
+    """A pause in which a canary gets this speed, if one is asked."""
+    for _ in range(int(seconds / 5)):
+        if lane.verdicts[-1].canaries:
+            names = lane.verdicts[-1].canaries
+            lane.see(asking=frozenset(names))
+            lane.see(canaries=dict.fromkeys(names, speed))
+        else:
+            lane.see()
+
+
+def test_half_the_speed_far_into_a_context_is_no_fault(lane: Lane) -> None:
+    # What llama.cpp's own figures say of a 30B.A3B at a depth of 32768.
+    first = len(lane.verdicts)
+    for _ in range(6):
+        serve(lane, 300, 40 * 0.495)
+        answered(lane, 60, 39.0)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+    asked = sum(bool(verdict.canaries) for verdict in lane.verdicts[first:])
+    assert 1 <= asked <= 4, "a model that is sound is not asked in each pause"
+
+
+def test_a_context_that_explains_it_makes_traffic_no_witness(lane: Lane) -> None:
+    lane.change(depth=60_000)
+    serve(lane, 600, 12.0)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+    answered(lane, 120, 13.0)
+    assert keys(lane.verdicts[-1]) == ["speed:fast"], "but the canaries are"
+
+
+def test_half_the_speed_without_a_pause_stays_a_suspicion_until_there_is_one(lane: Lane) -> None:
+    serve(lane, 600, 16.0)
+    assert lane.verdicts[-1].state == HEALTHY
+    assert lane.history.speeds["fast"].suspect
+    answered(lane, 60, 16.0)
+    assert keys(lane.verdicts[-1]) == ["speed:fast"]
+    serve(lane, 60, 39.0)
+    assert lane.verdicts[-1].state == HEALTHY
+
+
+def test_with_canaries_off_traffic_alone_can_say_slow() -> None:
+    lane = Lane(canary_seconds=0)
+    lane.see_for(60)
+    serve(lane, 300, 16.0)
+    lane.see_for(60)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+    serve(lane, 60, 13.0)
+    assert keys(lane.verdicts[-1]) == ["speed:fast"]
+
+
+def test_what_counts_as_slow_counts_until_it_is_fast_again(lane: Lane) -> None:
+    serve(lane, 60, 13.0)
+    for speed in (15.0, 13.0, 17.0, 19.0):
+        serve(lane, 30, speed)
+        assert lane.verdicts[-1].state == DEGRADED
+    serve(lane, 30, 21.0)
+    assert lane.verdicts[-1].state == HEALTHY
+
+
+# -- clients that come and go between two looks -----------------------------------------------------------
+
+
+def burst(
+    lane: Lane, clients: int, tokens: float, speed: float, name: str = "fast", guessed: float = 0
+) -> None:
+    """So many clients at once, each with so many tokens, and none of them there when somebody looks."""
+    (model,) = [model for model in lane.models if model.name == name]
+    assert model.tokens is not None
+    assert model.seconds is not None
+    lane.change(
+        name,
+        tokens=model.tokens + clients * tokens,
+        seconds=model.seconds + clients * tokens / speed,
+        decodes=(model.decodes or 0) + tokens - guessed,
+        guessed=model.guessed + guessed * clients,
+    )
+
+
+def test_seven_at_once_between_two_looks_are_not_one_client_alone(lane: Lane) -> None:
+    lane.change(decodes=0.0)
+    lane.see()
+    for _ in range(500):
+        burst(lane, 7, 14, 9.0)
+        lane.see()
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_one_client_alone_between_two_looks_is_one(lane: Lane) -> None:
+    lane.change(decodes=0.0)
+    lane.see()
+    for _ in range(12):
+        burst(lane, 1, 60, 13.0)
+        lane.see()
+    assert keys(lane.verdicts[-1]) == ["speed:fast"]
+
+
+def test_guessed_tokens_are_no_second_client(lane: Lane) -> None:
+    lane.change(decodes=0.0)
+    lane.see()
+    for _ in range(12):
+        burst(lane, 1, 60, 13.0, guessed=30)
+        lane.see()
+    assert keys(lane.verdicts[-1]) == ["speed:fast"]
+
+
+def test_work_of_another_model_between_two_looks_is_work(lane: Lane) -> None:
+    lane.models = (*lane.models, replace(LOADED, name="other", pid=78, decodes=0.0))
+    lane.see()
+    for _ in range(100):
+        burst(lane, 1, 60, 9.0)
+        burst(lane, 1, 60, 9.0, "other")
+        lane.see()
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_a_crowd_in_between_begins_the_count_anew(lane: Lane) -> None:
+    for _ in range(10):
+        serve(lane, 20, 13.0)
+        serve(lane, 10, 9.0, requests=7)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_counters_that_are_rounded_are_no_slow_figure(lane: Lane) -> None:
+    # Six digits: after twelve million tokens they move by a hundred.
+    lane.change(tokens=1.23457e7, seconds=308_642.0)
+    lane.see()
+    tokens, seconds = 12_345_700.0, 308_642.5
+    for _ in range(200):
+        tokens, seconds = tokens + 200, seconds + 5
+        lane.change(tokens=float(f"{tokens:.6g}"), seconds=float(f"{seconds:.6g}"), requests=1)
+        lane.see()
+        figure = lane.history.speeds["fast"].figure
+        assert figure is None or 36 <= figure <= 44
+    assert lane.history.speeds["fast"].figure is not None
+
+
+# -- a model that sleeps --------------------------------------------------------------------------------
+
+
+def test_a_model_that_sleeps_keeps_no_canary_from_the_others(lane: Lane) -> None:
+    lane.models = (*lane.models, Model("asleep", "sleeping"))
+    serve(lane, 30, 9.0, requests=8)
+    lane.until(lambda verdict: verdict.canaries == ("fast",), limit=30)
+
+
+def test_a_canary_does_not_pass_a_model_that_sleeps_in_the_order_of_use(lane: Lane) -> None:
+    lane.models = (*lane.models, replace(LOADED, name="other", pid=78))
+    lane.see()
+    serve(lane, 30, 9.0, requests=8)
+    lane.traffic(100, 40.0, "other")
+    lane.see()
+    lane.change("other", state="sleeping", tokens=None, seconds=None, requests=None)
+    first = len(lane.verdicts)
+    lane.see_for(60)
+    assert not any(verdict.canaries for verdict in lane.verdicts[first:])
+    serve(lane, 10, 9.0, requests=8)
+    lane.until(lambda verdict: verdict.canaries == ("fast",), limit=30)

@@ -43,11 +43,14 @@ class Lane:
         self.unit = UNIT
         self.container = CONTAINER
         self.probe = "yes"
+        self.devices = ""  # what llama.cpp's own list says, where it is another answer
+        self.fully = False
         self.verdicts: list[Verdict] = []
 
     def see(self, **seen: Any) -> Verdict:
         self.at += INTERVAL
-        probe = Probe(self.at, self.probe, "GPU 0") if self.probe else None
+        answer = (self.devices if self.fully else "") or self.probe
+        probe = Probe(self.at, answer, "GPU 0", self.fully) if answer else None
         now = Observation(
             at=self.at,
             unit=self.unit,
@@ -59,6 +62,7 @@ class Lane:
         )
         verdict = judge(self.history, replace(now, **seen), self.settings)
         self.history = verdict.history
+        self.fully = verdict.ask_fully
         self.verdicts.append(verdict)
         return verdict
 

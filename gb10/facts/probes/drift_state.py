@@ -21,8 +21,9 @@ import time
 from typing import Any
 
 LIMIT_SECONDS = 60
-# What need not be on a box, or on every one: without it the fact is that nothing is known.
-OPTIONAL = ("driver", "input", "user", "input6", "user6", "nft")
+# What need not be on a box, or on every one: without it the fact is that nothing is known. That apt cannot
+# read its lists is a reading of its own.
+OPTIONAL = ("policy", "driver", "input", "user", "input6", "user6", "nft")
 # Tables that iptables and Docker keep for themselves: a container's start changes them.
 NOT_NATIVE = re.compile(r"(ip|ip6) (filter|nat|mangle|raw|security)$|\S+ docker")
 # Where an administrator's drop-ins lie, read by systemd already or not.
@@ -44,13 +45,10 @@ UNIT = (
 )
 
 
-def outputs(
-    commands: dict[str, list[str]], optional: tuple[str, ...] = ()
-) -> tuple[dict[str, str], list[str]]:
-    """Standard output of commands that run side by side, and why those failed that are not ``optional``:
-    missing, without an end, or ended with an error. What failed has no output, and may not pass for "none".
-    """
-    running, failed = {}, []
+def outputs(commands: dict[str, list[str]]) -> tuple[dict[str, str], dict[str, str]]:
+    """Standard output of commands that run side by side, and why those failed that did: missing, without an
+    end, or ended with an error. What failed has no output, and may not pass for "none"."""
+    running, failed = {}, {}
     for name, command in commands.items():
         try:
             running[name] = subprocess.Popen(
@@ -63,21 +61,21 @@ def outputs(
                 env={**os.environ, "LC_ALL": "C"},
             )
         except OSError as error:
-            failed.append((name, str(error.strerror)))
+            failed[name] = str(error.strerror)
     found = dict.fromkeys(commands, "")
     for name, process in running.items():
         try:
             output, errors = process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            failed.append((name, f"no end within {LIMIT_SECONDS} s"))
+            failed[name] = f"no end within {LIMIT_SECONDS} s"
             continue
         # Some end so when there is nothing to list, and say nothing.
         if process.returncode and (errors.strip() or output.strip()):
-            failed.append((name, (errors.strip() or output.strip()).splitlines()[-1]))
+            failed[name] = (errors.strip() or output.strip()).splitlines()[-1]
         elif not process.returncode:
             found[name] = output
-    return found, [f"{' '.join(commands[name][:2])}: {why}" for name, why in failed if name not in optional]
+    return found, {name: f"{' '.join(commands[name][:2])}: {why}" for name, why in failed.items()}
 
 
 class Docker(http.client.HTTPConnection):
@@ -451,15 +449,15 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
             "input6": ["ip6tables", "-S", "INPUT"],
             "user6": ["ip6tables", "-S", "DOCKER-USER"],
             "nft": ["nft", "--stateless", "list", "ruleset"],
-        },
-        OPTIONAL,
+        }
     )  # fmt: skip
     unit, timer = properties(said["unit"]), properties(said["timer"])
     info, inspected = docker.ask("/info") or {}, docker.ask(f"/containers/{lane}/json")
     image = docker.ask(f"/images/{question['image']}/json")
     container, environment = None, {}
     if inspected is not None:
-        container = container_of(inspected, image, info)
+        # Its own image, which the tag may no longer name.
+        container = container_of(inspected, docker.ask(f"/images/{inspected['Image']}/json"), info)
         if inspected["State"].get("Pid"):
             environment = process_environment(inspected["State"]["Pid"], question["environment"])
     models, error = {}, ""
@@ -549,6 +547,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
             if os.path.exists("/run/reboot-required")
             else None,
             "would_move": would_move(said["policy"]),
+            "apt": failed.get("policy", ""),
             "night": {
                 "unit": properties(said["night"]).get("Result", ""),
                 "result": age_of(question.get("night", "")),
@@ -561,7 +560,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         "key_newer": key_newer(question["key"], started),
         "models_newer": models_newer(question["models_dir"], started),
         "lock": lock_holder(),
-        "failed": failed,
+        "failed": [why for name, why in failed.items() if name not in OPTIONAL],
     }
 
 
