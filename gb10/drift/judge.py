@@ -143,14 +143,14 @@ def _record(case: Case, said: Collection[str]) -> Iterator[Item]:
     box need not be changed, and yet a deploy has something to do."""
     if case.record is None or not any(one.name == RECORD for one in case.planned):
         return
-    silent = [
-        stage
-        for stage, paths in case.wants.items()
-        if stage not in said and any(case.moved(stage, path) or case.grown(stage, path) for path in paths)
-    ]
-    if silent:
-        is_ = f"as it was described before ({', '.join(silent)})"
-        yield item(RECORD, "as it is described now", is_, Class.REPOSITORY)
+    grown, moved = set(), set()
+    for stage in case.wants.keys() - said:
+        for path in case.wants[stage].keys() | case.record["wants"].get(stage, {}).keys():
+            moved |= {stage} if case.moved(stage, path) else set()
+            grown |= {stage} if case.grown(stage, path) else set()
+    if grown or moved:
+        is_ = f"as it was described before ({', '.join(sorted(grown | moved))})"
+        yield item(RECORD, "as it is described now", is_, case.made(bool(grown), bool(moved)))
 
 
 def _unit(case: Case) -> Iterator[Item]:

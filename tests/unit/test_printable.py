@@ -60,6 +60,8 @@ NASTY = "\x1b[1A\x1b[2K\x9b[/red]"
 GENERATIONS = {
     "current": 1,
     "installed": "",
+    "going_to": 0,
+    "damaged": [],
     "generations": [{"number": 1, "image": NASTY, "kept": NASTY, "digest": "d"}],
     "changes": [{"what": "back", "time": NASTY, "number": 1, "why": NASTY, "answered": True}],
 }
