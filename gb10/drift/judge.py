@@ -139,18 +139,16 @@ def _changed_by_hand(case: Case, key: str) -> bool:
 
 
 def _record(case: Case, said: Collection[str]) -> Iterator[Item]:
-    """The repository wants something else than is recorded, and nothing in the stages ``said`` tells it: the
-    box need not be changed, and yet a deploy has something to do."""
+    """The stages, but for those in ``said``, of which something else is wanted than is recorded: nothing on
+    the box need be changed for it, and yet a deploy has something to do."""
     if case.record is None or not any(one.name == RECORD for one in case.planned):
         return
-    grown, moved = set(), set()
-    for stage in case.wants.keys() - said:
-        for path in case.wants[stage].keys() | case.record["wants"].get(stage, {}).keys():
-            moved |= {stage} if case.moved(stage, path) else set()
-            grown |= {stage} if case.grown(stage, path) else set()
-    if grown or moved:
-        is_ = f"as it was described before ({', '.join(sorted(grown | moved))})"
-        yield item(RECORD, "as it is described now", is_, case.made(bool(grown), bool(moved)))
+    for stage in sorted(case.wants.keys() - said):
+        paths = case.wants[stage].keys() | case.record["wants"].get(stage, {}).keys()
+        grown, moved = (any(ask(stage, path) for path in paths) for ask in (case.grown, case.moved))
+        if grown or moved:
+            made = case.made(grown, moved)
+            yield item(f"{stage}: as recorded", "as it is described now", "as it was described before", made)
 
 
 def _unit(case: Case) -> Iterator[Item]:
