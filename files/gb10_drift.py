@@ -170,7 +170,8 @@ def judge(
         one, other = pair(key, was, is_)
         one, other = cut(mask(one), mask(other))
         items.append({"item": mask(named(key, settings["names"])), "was": one, "is": other})
-    items += of_readings(record, seen["readings"], settings["disk_percent"])
+    for item in of_readings(record, seen["readings"], settings["disk_percent"]):
+        items.append({name: mask(text) for name, text in item.items()})
     ignored = {entry["item"] for entry in settings["ignore"] if entry["expires"] > today}
     return [item for item in items if item["item"] not in ignored]
 

@@ -42,10 +42,9 @@ def names(box: Desired, own: Sequence[str]) -> dict[str, str]:
         "image: id": "image: the tag is the deploy's",
         programs["gb10_fetch.py"].path: "models: downloader",
         box.fetch_manifest_file.path: "models: list of files",
-        **{
-            programs[name].path: f"router: {name}"
-            for name in ("gb10_router.py", "gb10_history.py", "gb10_generations.py")
-        },
+        programs["gb10_router.py"].path: "router: gb10_router.py",
+        programs["gb10_history.py"].path: "router: gb10_history.py",
+        programs["gb10_generations.py"].path: "router: gb10_generations.py",
         **{folder: f"router: {folder}" for folder in box.folders},
         box.presets_path: "router: presets",
         box.lane_path: "router: lane description",

@@ -139,18 +139,16 @@ def _changed_by_hand(case: Case, key: str) -> bool:
 
 
 def _record(case: Case, said: Collection[str]) -> Iterator[Item]:
-    """The repository wants something else than is recorded, and nothing in the stages ``said`` tells it: the
-    box need not be changed, and yet a deploy has something to do."""
+    """The stages, but for those in ``said``, of which something else is wanted than is recorded: nothing on
+    the box need be changed for it, and yet a deploy has something to do."""
     if case.record is None or not any(one.name == RECORD for one in case.planned):
         return
-    silent = [
-        stage
-        for stage, paths in case.wants.items()
-        if stage not in said and any(case.moved(stage, path) or case.grown(stage, path) for path in paths)
-    ]
-    if silent:
-        is_ = f"as it was described before ({', '.join(silent)})"
-        yield item(RECORD, "as it is described now", is_, Class.REPOSITORY)
+    for stage in sorted(case.wants.keys() - said):
+        paths = case.wants[stage].keys() | case.record["wants"].get(stage, {}).keys()
+        grown, moved = (any(ask(stage, path) for path in paths) for ask in (case.grown, case.moved))
+        if grown or moved:
+            made = case.made(grown, moved)
+            yield item(f"{stage}: as recorded", "as it is described now", "as it was described before", made)
 
 
 def _unit(case: Case) -> Iterator[Item]:

@@ -17,11 +17,13 @@ _NAME = (
 )
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 # What such a name ends in when it only says where the secret is. A hook's address is the secret itself.
-_PLACE = r"(?!\w*[_-](?:file|path|dir)\b)(?!(?<!webhook)[\w-]*[_-]url\b)"
+_PLACE = r"(?!\w{0,80}[_-](?:file|path|dir)\b)(?!(?<!webhook)[\w-]{0,80}[_-]url\b)"
 # "NAME": "value", 'NAME=value', NAME=value, --name value: to the end of the quotes that it stands in, else
-# of the word, and at the beginning of a line to the end of that line.
+# of the word, and at the beginning of a line to the end of that line. Names are bounded: what a box says may
+# be a word without end.
 _NAMED = re.compile(
-    rf"(?P<head>(?P<line>^[+\- ]?[ \t]*)?(?P<outer>[\"'])?(?P<option>--)?[\w-]*{_NAME}{_PLACE}[\w-]*"
+    r"(?P<head>(?<![\w-])(?P<line>^[+\- ]?[ \t]*)?(?P<outer>[\"'])?(?P<option>--)?"
+    rf"[\w-]{{0,80}}{_NAME}{_PLACE}[\w-]{{0,80}}"
     r"(?P<inner>[\"'])?(?P<sign>\s*[=:]\s*|(?(option)\s+|(?!))))"
     r"(?P<value>\"(?:[^\"\\]|\\.)*\"?|'[^']*'?|(?(outer)(?(inner)[^\s\"']+|(?:(?!(?P=outer)).)+)"
     r"|(?(option)[^\s\"']+|(?(line)[^\n]+|[^\s\"']+))))",
@@ -30,7 +32,7 @@ _NAMED = re.compile(
 _LOOKS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}"
     r"|xox[abps]-[A-Za-z0-9-]{10,}|nvapi-[\w-]{16,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16}"
-    r"|eyJ[\w-]{8,}\.[\w-]+\.[\w-]+)"
+    r"|eyJ[\w-]{8,1000}\.[\w-]+\.[\w-]+)"
     r"|(?<=://)[^/\s@\"']+(?=@)"  # user and password, or a token alone, in an address
     r"|(?<=[?&]key=)[^\s&\"']+|(?<=[?&]sig=)[^\s&\"']+|(?<=[?&]auth=)[^\s&\"']+"
 )
@@ -42,10 +44,12 @@ _SCHEME = re.compile(
 )
 # An address that takes messages from whoever knows it: all behind the host.
 _HOOK = re.compile(
-    r"(?P<head>https?://(?:[^\s\"'/]*hook[^\s\"'/]*/|api\.telegram\.org/|ntfy\.sh/|[^\s\"'/]+/(?=[^\s\"']*hook)))"
+    r"(?P<head>https?://(?:[^\s\"'/]*hook[^\s\"'/]*/|api\.telegram\.org/|ntfy\.sh/|[^\s\"'/]+/(?=[^\s\"']{0,300}hook)))"
     r"[^\s\"']+",
     re.IGNORECASE,
 )
+# Also the address of before, in a file that the box still has: nobody's data know it any more.
+_NOTIFY = re.compile(r"\"notify_command\": *\[[^\]]*\]")
 _KEY_BLOCK = re.compile(r"(?P<head>-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
 
 
@@ -68,6 +72,7 @@ def masked(text: str, known: Iterable[str] = ()) -> str:
     for value in known:
         text = text.replace(value, MASK)
     text = _KEY_BLOCK.sub(rf"\g<head>{MASK}", text)
+    text = _NOTIFY.sub(lambda match: re.sub(r"(?<=://)[^\"]+", MASK, match[0]), text)
     text = _HOOK.sub(rf"\g<head>{MASK}", text)
     text = _LOOKS.sub(MASK, text)
     text = _SCHEME.sub(rf"\g<head>{MASK}", text)
@@ -78,6 +83,7 @@ def _without_value(match: re.Match[str]) -> str:
     value = match["value"]
     quote = value[0] if value[0] in "\"'" else ""
     closing = quote if len(value) > 1 and value.endswith(quote) else ""
-    if len(value.strip("\"'")) < 3:
-        return match[0]  # too short for a secret: a number, or nothing
+    bare = value.strip("\"' ,;}]")
+    if len(bare) < 3 or bare.lower() in ("true", "false", "null", "none"):
+        return match[0]
     return f"{match['head']}{quote}{MASK}{closing}"

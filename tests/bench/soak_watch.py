@@ -52,13 +52,22 @@ class Client:
         finally:
             connection.close()
 
-    def many(self, clients: int, until: float, models: tuple[str, ...], words: int, tokens: int) -> None:
-        """So many at once until then."""
+    def many(
+        self,
+        clients: int,
+        until: float,
+        models: tuple[str, ...],
+        words: int,
+        tokens: int,
+        pause_seconds: float = 0.0,
+    ) -> None:
+        """So many at once until then, each with a pause between an answer and its next question."""
 
         def work(number: int) -> None:
             chosen = random.Random(number)
             while time.monotonic() < until:
                 self.chat(chosen.choice(models), words, tokens)
+                time.sleep(pause_seconds)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(clients)]
         for thread in threads:
@@ -85,13 +94,13 @@ def phase(host: LabHost, client: Client, what: str, told: dict[str, object]) -> 
     if what == "idle":
         time.sleep(PHASE_SECONDS)
     elif what == "one client":
-        client.many(1, until, ("tiny-a",), 20, 32)
+        client.many(1, until, ("tiny-a",), 20, 32, pause_seconds=1)
     elif what == "long prompts":
         client.many(2, until, ("tiny-b",), 450, 8)
     elif what == "8 clients":
         client.many(8, until, ("tiny-b",), 20, 16)
     elif what == "model swaps":
-        client.many(2, until, MODELS, 20, 8)
+        client.many(2, until, MODELS, 20, 8, pause_seconds=0.5)
     elif what == "deploy, nothing to do":
         _deploy(host, **told)
     elif what == "deploy, lane restarted":

@@ -169,7 +169,9 @@ def test_no_secret_of_the_box_is_told() -> None:
     )
     answer["facts"]["router: container"] |= {"command": argv, "entrypoint": [SECRET]}
     answer["facts"]["router: container"]["environment"] |= {"LLAMA_ARG_DEVICE": SECRET, "X": SECRET}
+    answer["readings"]["apt"] = f"apt-cache policy: https://user:{SECRET}@example.com/x: no such list"
     found = judged(answer)
+    assert "toolkit: apt" in {item["item"] for item in found}
     assert SECRET not in json.dumps(found)
     shown = {item["item"]: (item["was"], item["is"]) for item in found}
     assert shown["router: container command"][1].startswith("sha256 ")

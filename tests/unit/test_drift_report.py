@@ -228,6 +228,7 @@ SECRET = "s3cr3t-Value_0123456789"
         f"ExecStartPost=curl https://hooks.slack.com/services/T0/{SECRET}",
         f"ExecStartPost=curl -d x https://discord.com/api/webhooks/1/{SECRET}",
         f"https://api.telegram.org/bot1:{SECRET}/sendMessage",
+        f'{{"notify_command": [\n  "curl",\n  "https://example.com/{SECRET}"\n ]}}',
         f"WEBHOOK_URL=https://example.com/{SECRET}",
         f"-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n{SECRET}\n-----END OPENSSH PRIVATE KEY-----",
     ],
@@ -263,6 +264,12 @@ def test_a_secret_by_its_looks_is_masked(secret: str) -> None:
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert masked(text) == text
+
+
+@pytest.mark.parametrize("word", ["a", "token", "-token", "http://a/", "eyJ-", '"token', "token "])
+def test_a_text_without_end_is_no_trap(word: str) -> None:
+    """What a box says may be long, and made to be. It must not take hours."""
+    assert len(masked(word * 40_000)) > 10
 
 
 def test_known_values_are_masked_wherever_they_are() -> None:
