@@ -49,7 +49,7 @@ lab-needs:
 	@tests/machine.sh lab
 
 .PHONY: demo
-demo: setup lab-needs ## the whole product on a lab host (root, 25 minutes the first time, then half a minute)
+demo: setup lab-needs ## the whole product on a lab host (root, a quarter of an hour the first time, then half a minute)
 	$(BIN)/python -m tests.lab.demo
 
 .PHONY: test
