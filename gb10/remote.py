@@ -20,6 +20,7 @@ from pyinfra.context import ctx_state
 from gb10.faults import BadInput, Fault
 from gb10.inventory import load_inventory
 from gb10.printable import LINES, printable
+from gb10.rendering import shown
 
 
 def named_host(hosts: Sequence[Host], name: str | None, inventory: Path) -> Host:
@@ -29,11 +30,11 @@ def named_host(hosts: Sequence[Host], name: str | None, inventory: Path) -> Host
         if len(hosts) == 1:
             return hosts[0]
         raise BadInput(
-            [Fault(str(inventory), f"it has {len(hosts)} hosts ({names})", "name one with --host")]
+            [Fault(shown(inventory), f"it has {len(hosts)} hosts ({names})", "name one with --host")]
         )
     found = [host for host in hosts if host.name == name]
     if not found:
-        raise BadInput([Fault(str(inventory), f"no host {name!r}", f"it has: {names}")])
+        raise BadInput([Fault(shown(inventory), f"no host {name!r}", f"it has: {names}")])
     return found[0]
 
 
