@@ -117,7 +117,9 @@ def choose(
             known = (
                 ", ".join(f"{one.number} ({one.image.rpartition(':')[2]})" for one in generations) or "none"
             )
-            raise GenerationError(f"no lane {to}, and none with such an image, is kept: there are {known}")
+            raise GenerationError(
+                f"no lane with image {to} is kept, nor one of that number: there are {known}"
+            )
         # Files that are in place are no running lane yet, where an earlier run did not come to its end.
         if named[-1].digest == installed and going is None:
             raise GenerationError(f"lane {to} is in place already")

@@ -121,7 +121,7 @@ def test_lanes_with_one_image_are_told_apart_by_their_numbers(lane: Lane) -> Non
     assert "parallel = 0" in (lane.folder / "models.ini").read_text()
     assert lane.back("v1")["to"] == 3
     assert lane.back("3")["reason"] == "lane 3 is in place already"
-    assert "no lane 9" in lane.back("9")["reason"]
+    assert "no lane with image 9 is kept" in lane.back("9")["reason"]
 
 
 def test_an_image_that_has_gone_is_said_before_anything_is_changed(lane: Lane) -> None:
