@@ -181,7 +181,8 @@ def journal(lane: dict[str, Any]) -> list[str]:
 
 def last_words(lane: dict[str, Any]) -> str:
     """The refusal or the last error in the unit's journal, or its last line."""
-    lines = journal(lane)
+    # A backtrace is for who has the program's symbols.
+    lines = [line for line in journal(lane) if not re.search(r"\[0x[0-9a-f]+\]", line)]
     telling = [line for line in lines if re.search(r"REFUSING|error|invalid|failed", line, re.IGNORECASE)]
     return (telling or lines or ["its journal is empty"])[-1].strip()
 

@@ -73,8 +73,7 @@ def read_box_data(
     try:
         checked = BoxData.model_validate({key: _lists_as_tuples(value) for key, value in own.items()})
     except ValidationError as error:
-        faults = [_fault(detail, host, places) for detail in error.errors(include_url=False)]
-        raise BadInput(faults + clashes) from None
+        raise BadInput([*_faults(error, host, places), *clashes]) from None
     if clashes:
         raise BadInput(clashes)
     return checked
@@ -144,6 +143,23 @@ _BOUNDS = (
     ("gt", "too small", "it must be more than"),
     ("le", "too large", "it must be at most"),
 )
+
+
+# More keys than anybody forgets: what is missing then is the file that holds them.
+MANY_MISSING = 5
+
+
+def _faults(error: ValidationError, host: str, places: Mapping[str, str]) -> list[Fault]:
+    """All faults; missing keys last, for a key that is nearly one of them is why it is missing."""
+    details = error.errors(include_url=False)
+    missing = [one for one in details if one["type"] == "missing" and len(one["loc"]) == 1]
+    faults = [_fault(detail, host, places) for detail in details if detail not in missing]
+    if len(missing) <= MANY_MISSING:
+        return faults + [_fault(detail, host, places) for detail in missing]
+    some = ", ".join(str(one["loc"][0]) for one in missing[:3])
+    what = f"{len(missing)} of {len(BoxData.model_fields)} keys are missing ({some}, …)"
+    do = "is this the right inventory, and the host in a group that group_data/ describes (gb10)?"
+    return [*faults, Fault(f"data of host {host}", what, do)]
 
 
 def _fault(detail: Any, host: str, places: Mapping[str, str]) -> Fault:

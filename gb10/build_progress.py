@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 _STEP = re.compile(r"^#\d+ \[(?P<step>[^\]]+\d+/\d+)\] (?P<what>.*)")
 _LAST = re.compile(r"^gb10: the last build took (?P<seconds>\d+) s")
-_NINJA = re.compile(r"^#\d+ [0-9.]+ \[(?P<done>\d+)/(?P<all>\d+)\] ")
+_NINJA = re.compile(r"^#\d+ (?P<at>[0-9.]+) \[(?P<done>\d+)/(?P<all>\d+)\] ")
 # How Docker says that a step failed, behind the step's whole command.
 _STATUS = re.compile(r"did not complete successfully: exit code: \d+")
 # In front of a line of output: the step's number and its seconds, or the seconds alone.
@@ -23,6 +23,8 @@ class BuildProgress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._step = ""
+        # Seconds of the step by Docker's count: who joins a build reads all that was compiled before at once.
+        self._at = 0.0
         self._first: tuple[float, int] | None = None
         self._done = self._all = 0
         self._began = clock()
@@ -37,9 +39,10 @@ class BuildProgress:
                 self._step = f"step {step['step']}: {step['what'][:60]}"
                 self._all = 0
             elif ninja := _NINJA.match(line):
+                self._at = float(ninja["at"])
                 self._done, total = int(ninja["done"]), int(ninja["all"])
                 if total != self._all:
-                    self._all, self._first = total, (self._clock(), self._done)
+                    self._all, self._first = total, (self._at, self._done)
         if not self._all:
             return f"{self._step}{self._left_as_last_time()}" if self._step else ""
         return f"compiling {self._done}/{self._all}, {100 * self._done // self._all} %{self._left()}"
@@ -50,7 +53,7 @@ class BuildProgress:
         steps = self._done - first
         if steps < 5:
             return self._left_as_last_time()
-        seconds = int((self._clock() - began) / steps * (self._all - self._done))
+        seconds = int((self._at - began) / steps * (self._all - self._done))
         return f", about {_clock(seconds)} left"
 
     def _left_as_last_time(self) -> str:

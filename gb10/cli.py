@@ -72,6 +72,18 @@ def main() -> None:
         sys.exit(1)
     except click.ClickException as error:
         error.show()
+        if "unexpected extra argument" in error.message and _takes_host(error):
+            click.echo("A box is named with --host NAME.", err=True)
         sys.exit(1)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        # click makes Ctrl-C an Abort too, with its cause. One without is an answer to a question of ours, and
+        # every question comes before the first change.
+        if isinstance(error, click.Abort) and error.__cause__ is None:
+            click.echo("gb10: nothing was changed", err=True)
+            sys.exit(1)
         sys.exit(130)
+
+
+def _takes_host(error: click.ClickException) -> bool:
+    context = getattr(error, "ctx", None)
+    return context is not None and any(one.name == "host_name" for one in context.command.params)

@@ -33,6 +33,10 @@ def load_inventory(path: Path) -> Inventory:
     """The inventory file ``path`` with all group data. Raises `BadInput` when Python cannot run them."""
     if not path.is_file():
         raise BadInput([Fault(shown(path), "no such inventory file", "name one with --inventory FILE")])
+    if path.absolute().parent.name == "group_data":
+        raise BadInput(
+            [Fault(shown(path), "is group data and no inventory", "name one with --inventory FILE")]
+        )
     # As the pyinfra command does: data files may import from the top folder.
     if str(TOP) not in sys.path:
         sys.path.append(str(TOP))

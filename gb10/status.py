@@ -100,6 +100,7 @@ def _watch_note(said: Mapping[str, Any], watching: bool) -> str | None:
 
 def _models(box: Desired, said: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
     planned = {preset.name: round(preset.total / MIB) for preset in box.plan.known}
+    catalogued = {model.name for model in box.catalogue.models}
     baselines = {name: one.tokens_per_second for name, one in box.baselines.items()}
     if status:
         seen = {model["name"]: model for model in status.get("models", [])}
@@ -119,6 +120,7 @@ def _models(box: Desired, said: Mapping[str, Any], status: Mapping[str, Any]) ->
             "baseline_stale": model.get("baseline_stale", ""),
             "requests": model.get("requests"),
             "planned_mib": planned.get(name),
+            "in_catalogue": name in catalogued,
         }
         for name, model in seen.items()
     ]

@@ -58,6 +58,10 @@ def _facts(status: Mapping[str, Any]) -> Table:
     if stale:
         what = f"of something else: {', '.join(stale)}; gb10 bench --save-baseline measures again"
         table.add_row("baselines", Text(what, style="yellow"))
+    found = [one["name"] for one in status["models"] if not one["in_catalogue"]]
+    if found:
+        what = f"on the box and in no catalogue: {', '.join(found)}; gb10 plan --on-box has their MiB"
+        table.add_row("found", Text(what))
     table.add_row("drift", _night(status["drift"]))
     table.add_row("up", duration(status["uptime_seconds"]))
     return table
@@ -125,7 +129,7 @@ def _models(status: Mapping[str, Any]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     table.add_column("model", overflow="fold")
     table.add_column("state")
-    for heading in ("tok/s", "baseline", "%", "requests", "planned MiB"):
+    for heading in ("tok/s", "baseline", "%", "requests\nnow", "planned\nMiB"):
         table.add_column(heading, justify="right", no_wrap=True)
     for model in sorted(status["models"], key=lambda model: (model["state"] != "loaded", model["name"])):
         speed, baseline = model["tokens_per_second"], model["baseline"]

@@ -72,7 +72,11 @@ _quick = click.option("--quick", is_flag=True, help="Fewer runs, clients and tas
 @click.option("--tasks", type=click.IntRange(1), help="How many coding tasks and tool scenarios.")
 @click.option("--answer-limit", type=click.IntRange(16), help="Longest answer to a task, tokens.")
 @click.option("--long", "long_tokens", type=click.IntRange(256), help="Length of a long prompt, tokens.")
-@click.option("--save-baseline", is_flag=True, help="Make the speeds the baselines in bench/baselines.")
+@click.option(
+    "--save-baseline",
+    is_flag=True,
+    help="Make the speeds the baselines in bench/baselines; the next deploy brings them to the watch.",
+)
 @click.option("--baselines", type=click.Path(path_type=Path), default=BASELINES, hidden=True)
 @_out
 @_yes
@@ -133,6 +137,7 @@ def run(
         kept, taken = save_baselines(result, baselines)
         if taken:
             _say(f"baselines of {', '.join(taken)}: {_shown(kept)}")
+            _say("commit that file; the next deploy brings it to the watch on the box")
         missing = [name for name in result.models if name not in taken]
         if missing:
             _say(f"no baseline of {', '.join(missing)}: no speed on the accelerator")

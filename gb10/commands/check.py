@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gb10.commands import options
+from gb10.converting import size_text
 from gb10.faults import BadInput, Fault
 from gb10.found import places
 from gb10.inventory import desired, load_inventory
@@ -27,6 +28,21 @@ def faults_of(inventory: Path) -> tuple[list[Fault], int]:
         except BadInput as error:
             found |= dict.fromkeys(error.faults)
     return list(found), len(hosts)
+
+
+def to_fetch(inventory: Path) -> list[str]:
+    """How much a first deploy of each host downloads, a line each, or one for all."""
+    lines = {}
+    for host in load_inventory(inventory):
+        files = [file for file in desired(host).fetch_manifest["files"] if "made" not in file]
+        size = size_text(sum(file["size"] for file in files))
+        lines[host.name] = (
+            f"a first deploy fetches {len(files)} model files, {size}, as far as the box lacks them, "
+            "and what its image is built of"
+        )
+    if len(set(lines.values())) == 1:
+        return list(lines.values())[:1]
+    return [f"{name}: {line}" for name, line in lines.items()]
 
 
 def stale_baselines(inventory: Path) -> list[str]:
@@ -62,9 +78,11 @@ def check(inventory: Path) -> None:
         faults = [Fault(shown(inventory), "it has no host", 'add one: gb10 = [("NAME", {})]')]
     for fault in faults:
         click.echo(fault, err=True)
+    if sum(fault.do.startswith("`gb10 pin ") for fault in faults) > 1:
+        click.echo("`gb10 pin` without a name looks up all of them at once: then commit the lock", err=True)
     if faults:
         raise SystemExit(1)
     click.echo(f"{shown(inventory)}: {hosts} host{'s' if hosts != 1 else ''}, no fault")
     click.echo(f"note: {NOT_COUNTED}")
-    for note in stale_baselines(inventory):
+    for note in [*to_fetch(inventory), *stale_baselines(inventory)]:
         click.echo(f"note: {note}")

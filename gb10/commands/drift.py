@@ -36,6 +36,7 @@ def _stages(_context: click.Context, _option: click.Parameter, value: str | None
 
 @click.command("drift")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
+@click.option("--host", "more_hosts", multiple=True, help="The same as HOST, as every other command has it.")
 @options.inventory
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/drift.schema.json).")
 @click.option("--diff", is_flag=True, help="Show unified diffs of files, secrets masked.")
@@ -52,6 +53,7 @@ def _stages(_context: click.Context, _option: click.Parameter, value: str | None
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 def drift_command(
     hosts: tuple[str, ...],
+    more_hosts: tuple[str, ...],
     inventory: Path,
     as_json: bool,
     diff: bool,
@@ -83,7 +85,8 @@ def drift_command(
     )
 
     def looked() -> Report:
-        return _filtered(_report(inventory, hosts, deep, diff or explain is not None, timeout), only, skip)
+        named = (*hosts, *more_hosts)
+        return _filtered(_report(inventory, named, deep, diff or explain is not None, timeout), only, skip)
 
     report = looked()
     if fix:

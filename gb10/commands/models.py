@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,7 @@ from gb10.faults import BadInput, Fault
 from gb10.fetch_manifest import missing, model_files
 from gb10.found import FoundOnBox
 from gb10.inventory import desired
+from gb10.lock import COMMIT
 from gb10.preset_options import near_miss
 from gb10.presets import model_path
 from gb10.printable import printable
@@ -31,6 +33,7 @@ from gb10.rendering import TOP
 
 LIST_SECONDS = 120
 FETCHED = "fetched to be converted; kept until it is removed by this name"
+_SNAPSHOT = re.compile(r"/models--[^/]+/snapshots/([^/]+)/")  # of a Hugging Face cache
 BESIDE = ("found", "not served", "stray", "source")  # states of what is not in the catalogue
 
 
@@ -134,11 +137,19 @@ def list_models(host: Host, box: Desired) -> list[Found]:
             "stray",
             entry["bytes"],
             None,
-            f"not in the catalogue: {entry['path']}",
+            f"{why_stray(entry['path'])}: {entry['path']}",
             tuple(entry["paths"]),
         )
         for entry in answer["found"]
     ]
+
+
+def why_stray(path: str) -> str:
+    """Why a file on the box is not served."""
+    cached = _SNAPSHOT.search(path)
+    if cached and not COMMIT.fullmatch(cached[1]):
+        return f"not served, its snapshot {cached[1]} is no commit's"
+    return "not in the catalogue"
 
 
 def _beside(found: FoundOnBox) -> list[Found]:
@@ -182,7 +193,8 @@ def files_to_remove(box: Desired, name: str, listed: Sequence[Found]) -> list[st
     """The files of one model, without those that another one of the catalogue needs. Raises `BadInput`."""
     model = box.catalogue.model(name)
     wanted = model.name if model else name
-    entry = next((entry for entry in listed if entry.name == wanted), None)
+    entry = next((entry for entry in listed if entry.name == wanted), None) or _by_last_part(name, listed)
+    wanted = entry.name if entry else wanted
     if entry is None or not entry.paths:
         what = "has no file" if entry else "no such model in the catalogue or on the box"
         hint = (
@@ -202,6 +214,12 @@ def files_to_remove(box: Desired, name: str, listed: Sequence[Found]) -> list[st
     if not paths:
         raise BadInput([Fault(name, "another model uses all its files", "remove that one first")])
     return paths
+
+
+def _by_last_part(name: str, listed: Sequence[Found]) -> Found | None:
+    """The one entry whose name ends in ``/NAME`` or ``/NAME.gguf``; None where several do."""
+    found = [one for one in listed if one.name.rpartition("/")[2] in (name, f"{name}.gguf")]
+    return found[0] if len(found) == 1 else None
 
 
 def ask(host: Host, verb: str, question: dict[str, Any]) -> dict[str, Any]:

@@ -52,8 +52,8 @@ def pin(names: tuple[str, ...], check: bool, host_name: str | None, inventory: P
     """Look up what is not pinned yet, and write it to the lock. Needs the network and no box.
 
     Of each model's files the commit, size, sha256 and GGUF header; of llama.cpp the commit and its
-    options; of images the digest. NAMES (a model, `llama.cpp`, `images`) are looked up anew, whatever
-    the lock has.
+    options; of images the digest. Without NAMES all that the lock lacks; NAMES (a model, `llama.cpp`,
+    `images`) are looked up anew, whatever the lock has.
 
     For gated models set HF_TOKEN, or log in with the hub's own tool.
 
@@ -65,7 +65,7 @@ def pin(names: tuple[str, ...], check: bool, host_name: str | None, inventory: P
       gb10 pin qwen3-coder-next
       gb10 pin --check
     """
-    data = box_data(named_host(list(load_inventory(inventory)), host_name, inventory))
+    data = _data(inventory, host_name)
     catalogue = load_catalogue(TOP / data.catalogue, load_preset_options(PRESET_OPTIONS_FILE))
     chosen = _choose(names, catalogue)
     path = TOP / data.models_lock
@@ -95,6 +95,24 @@ def pin(names: tuple[str, ...], check: bool, host_name: str | None, inventory: P
     for fault in faults:
         click.echo(f"! {fault}")
     sys.exit(1 if any(outcome.state == "failed" for outcome in outcomes) else 0)
+
+
+def _data(inventory: Path, host_name: str | None) -> BoxData:
+    """The data that say what to look up. A host need only be named where its pins are others than another's.
+
+    Raises `BadInput`.
+    """
+    hosts = list(load_inventory(inventory))
+    if host_name is None and len(hosts) > 1:
+        found = [box_data(host) for host in hosts]
+        if len({(data.catalogue, *_pins(data)) for data in found}) == 1:
+            return found[0]
+    return box_data(named_host(hosts, host_name, inventory))
+
+
+def _pins(data: BoxData) -> tuple[str, ...]:
+    llama = (data.llama_repository, data.llama_ref, data.llama_commit)
+    return (data.models_lock, data.models_hub, *llama, *_images(data))
 
 
 def _wants(names: tuple[str, ...], name: str) -> bool:

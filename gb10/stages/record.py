@@ -56,7 +56,6 @@ def recorded(box: Desired) -> Commands:
     found = news(seen["record"], record, seen["readings"])
     if found:
         if state.is_executing:
-            more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-            host.log(f"recorded anew: {', '.join(found[:4])}{more}")
+            host.log(f"what there is now is recorded for gb10 drift ({len(found)} entries are new)")
         content = text(record, time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
         yield from placed.file_commands(PlacedFile(box.record_path, content, mode="0600"))

@@ -11,7 +11,9 @@ from gb10.boxdata import BoxData, FileSignal, PeerSignal
 from gb10.boxdata_source import assignments, read_box_data
 from gb10.faults import BadInput
 from gb10.inventory import CONNECTION_KEYS, box_data, load_inventory
+from gb10.rendering import TOP
 from tests.unit.boxes import ALL_DATA, raw_data
+from tests.unit.commands import gb10
 
 
 def faults(**changes: Any) -> list[str]:
@@ -73,8 +75,28 @@ def test_missing_key() -> None:
 def test_every_field_is_required() -> None:
     with pytest.raises(BadInput) as caught:
         read_box_data({}, host="box", places={})
-    assert len(caught.value.faults) == len(BoxData.model_fields)
-    assert {fault.what for fault in caught.value.faults} == {"is missing"}
+    (fault,) = caught.value.faults
+    count = len(BoxData.model_fields)
+    assert fault.what.startswith(
+        f"{count} of {count} keys are missing (state_dir, program_dir, lanes_out, …)"
+    )
+    assert "in a group that group_data/ describes" in fault.do
+
+
+def test_a_near_miss_comes_before_what_is_missing_because_of_it() -> None:
+    lines = faults(lane_port=None, lane_prt=10103, image_name=None)
+    assert "did you mean 'lane_port'?" in lines[0]
+    assert [line.partition(": ")[2].partition(":")[0] for line in lines[1:]] == ["is missing"] * 2
+    many = dict.fromkeys(["image_name", *list(raw_data())[-12:]])
+    lines = faults(lane_port=None, lane_prt=10103, **many)
+    assert len(lines) == 2
+    assert "did you mean 'lane_port'?" in lines[0]
+
+
+def test_group_data_is_no_inventory(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, errors = gb10(capsys, "check", "--inventory", TOP / "group_data" / "all.py")
+    assert (status, len(errors.splitlines())) == (1, 2)
+    assert "group_data/all.py: is group data and no inventory" in errors
 
 
 def test_unknown_key_names_the_near_one_and_the_host() -> None:

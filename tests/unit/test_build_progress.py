@@ -53,11 +53,15 @@ def test_compiling_with_the_time_that_is_left() -> None:
 
 def test_joined_in_the_middle() -> None:
     # What a run before had compiled says nothing about the speed of this one.
-    clock = Clock()
-    reader = BuildProgress(clock)
+    reader = BuildProgress(Clock())
     assert reader.progress([ninja(200)]) == "compiling 200/300, 66 %"
-    clock.now = 10
-    assert reader.progress([ninja(210)]) == "compiling 210/300, 70 %, about 1:30 left"
+    assert reader.progress([ninja(210)]) == "compiling 210/300, 70 %, about 0:45 left"
+
+
+def test_what_was_compiled_before_one_joined_took_its_time_too() -> None:
+    # All of it is read in one go: by this machine's clock it took no time at all.
+    reader = BuildProgress(Clock())
+    assert reader.progress([ninja(n) for n in range(1, 112)]) == "compiling 111/300, 37 %, about 1:34 left"
 
 
 def test_the_next_step_ends_the_compilation() -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gb10.converting import size_text
 from gb10.faults import Fault
+from tests.unit.boxes import box
 from tests.unit.commands import gb10
 
 Captured = pytest.CaptureFixture[str]
@@ -107,3 +109,19 @@ def test_a_baseline_of_another_image_is_named(tmp_path: Path, capsys: Captured) 
     inventory = written(tmp_path / "other", f"gb10 = [('one', {data})]\n")
     output = gb10(capsys, "check", "--inventory", inventory)[1]
     assert "the baseline of fast is of another image: measure" in output
+
+
+def test_one_command_looks_up_all(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = [Fault(f"models.yaml:{n} models.{n}", "is not in the lock", f"`gb10 pin {n}`") for n in (1, 2)]
+    monkeypatch.setattr("gb10.commands.check.description_faults", lambda box: unknown)
+    assert "`gb10 pin` without a name looks up all of them" in gb10(capsys, "check")[2]
+    monkeypatch.setattr("gb10.commands.check.description_faults", lambda box: unknown[:1])
+    assert "without a name" not in gb10(capsys, "check")[2]
+
+
+@pytest.mark.usefixtures("pinned")
+def test_what_a_first_deploy_downloads(capsys: Captured) -> None:
+    (line,) = [line for line in gb10(capsys, "check")[1].splitlines() if "first deploy" in line]
+    files = [file for file in box().fetch_manifest["files"] if "made" not in file]
+    assert line.startswith(f"note: a first deploy fetches {len(files)} model files, ")
+    assert f" {size_text(sum(file['size'] for file in files))}, " in line

@@ -110,6 +110,19 @@ def test_ctrl_c(failing: Any, capsys: Captured) -> None:
     assert gb10(capsys, "fail")[0] == 130
 
 
+@pytest.mark.parametrize("command", ["status", "rollback", "logs"])
+def test_who_names_a_box_as_drift_takes_it_is_told_how(command: str, capsys: Captured) -> None:
+    status, _, errors = gb10(capsys, command, "demo")
+    assert status == 1
+    assert errors.endswith("A box is named with --host NAME.\n")
+    assert "--host NAME" not in gb10(capsys, "check", "demo")[2]
+
+
+def test_no_is_an_answer(failing: Any, capsys: Captured) -> None:
+    failing(click.Abort())
+    assert gb10(capsys, "fail") == (1, "", "gb10: nothing was changed\n")
+
+
 # -- which host ---------------------------------------------------------------------------------------
 
 

@@ -93,6 +93,11 @@ def test_stages(boxes: Boxes, tmp_path: Path) -> None:
     assert run(tmp_path, "--only", "toolkit").exit_code == 1
 
 
+def test_a_host_is_named_in_either_way(boxes: Boxes, tmp_path: Path) -> None:
+    run(tmp_path, "--host", "b", "a", "--host", "b")
+    assert [name for name, _ in boxes.looks] == ["a", "b"]
+
+
 def test_quiet(boxes: Boxes, tmp_path: Path) -> None:
     assert run(tmp_path, "--quiet").output == ""
     boxes.set("b", item("router: presets"))

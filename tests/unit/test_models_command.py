@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gb10.commands.models import Found, files_to_remove, size_text
+from gb10.commands.models import Found, files_to_remove, size_text, why_stray
 from gb10.desired import Desired
 from gb10.faults import BadInput
 from gb10.inventory import desired, load_inventory
@@ -147,6 +147,23 @@ LISTED = [
 def test_what_another_model_uses_stays(box: Desired) -> None:
     assert files_to_remove(box, "gemma-4-31B", LISTED) == ["/srv/models/a/a.gguf"]
     assert files_to_remove(box, "old.gguf", LISTED) == ["/srv/models/old.gguf"]
+
+
+def test_the_last_part_of_a_name_is_enough_where_it_is_the_only_one(box: Desired) -> None:
+    one, other = (
+        found("mine/mine.gguf", "stray", "/srv/models/mine.gguf"),
+        found("x/mine", "stray", "/srv/models/x"),
+    )
+    assert files_to_remove(box, "mine", [one]) == ["/srv/models/mine.gguf"]
+    assert files_to_remove(box, "mine.gguf", [one, other]) == ["/srv/models/mine.gguf"]
+    with pytest.raises(BadInput, match="no such model"):
+        files_to_remove(box, "mine", [one, other])
+
+
+def test_a_snapshot_with_another_name_says_so() -> None:
+    cache = "/srv/hub/models--org--name/snapshots"
+    assert why_stray(f"{cache}/main/m.gguf") == "not served, its snapshot main is no commit's"
+    assert why_stray(f"{cache}/{'a' * 40}/m.gguf") == why_stray("/srv/m.gguf") == "not in the catalogue"
 
 
 @pytest.mark.parametrize(

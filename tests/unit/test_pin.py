@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gb10.commands import pin as command
+from gb10.faults import BadInput
 from gb10.hub import HubClient, HubError
 from gb10.inventory import box_data, load_inventory
 from gb10.llama_source import LlamaSourceError, commit_of
@@ -348,3 +349,21 @@ def test_the_committed_lock_and_data_agree() -> None:
     locked = load_lock(TOP / data.models_lock).llama_cpp
     assert locked is not None
     assert load_preset_options(TOP / locked.options).commit == locked.commit
+
+
+def inventory_of(folder: Path, *hosts: str) -> Path:
+    path = folder / "inventory.py"
+    path.write_text(f"gb10 = {list(hosts)!r}\n")
+    return path
+
+
+def test_a_host_need_not_be_named_where_all_have_the_same_pins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = inventory_of(tmp_path, "one", "two")
+    assert command._data(path, None) == box_data(next(iter(load_inventory(path))))
+    own = {"one": {"llama_ref": "b1"}, "two": {"llama_ref": "b2"}}
+    monkeypatch.setattr(command, "box_data", lambda host: box_data(host).model_copy(update=own[host.name]))
+    assert command._data(path, "two").llama_ref == "b2"
+    with pytest.raises(BadInput, match=r"it has 2 hosts \(one, two\): name one with --host"):
+        command._data(path, None)

@@ -127,6 +127,7 @@ def docker(folder: Path, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
             "REFUSING to start x: no accelerator",
         ),
         ("Started\nlistening\n", "listening"),
+        ("x failed\nllama-server(+0x4cc21) [0x55d0c8b2ac21]\nlibc.so.6(error+0x1) [0x7f00]\n", "x failed"),
         ("", "its journal is empty"),
     ],
 )

@@ -81,6 +81,11 @@ def test_a_watched_box() -> None:
         assert words in text, words
 
 
+def test_a_model_that_is_in_no_catalogue_has_no_plan_here() -> None:
+    text = screen(status_json(BOX, said()), 300)
+    assert "on the box and in no catalogue: cpu, dead; gb10 plan --on-box has their MiB" in text
+
+
 def test_a_stale_baseline_is_named() -> None:
     answer = said()
     answer["status"]["models"][0]["baseline_stale"] = "another image"
@@ -103,7 +108,7 @@ def test_brackets_in_a_name_are_brackets(name: str) -> None:
     answer["status"]["probe"] = {"answer": "no", "text": name}
     answer["image"] = f"image:{name}"
     text = screen(status_json(BOX, answer | {"router": {"error": name}}), 300)
-    assert text.count(name) == 9
+    assert text.count(name) == 10
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
