@@ -22,7 +22,9 @@ def plan_faults(plan: Plan, catalogue: Catalogue, *, where: str = "models-max") 
     faults = [
         Fault(
             preset.model.where if preset.model else preset.name,
-            f"its memory is {preset.unknown}",
+            # The remedy says until when.
+            "its memory is "
+            + (preset.unknown or "").replace(f" until {preset.remedy.removeprefix('run ')}", ""),
             preset.remedy,
         )
         for preset in plan.unknown

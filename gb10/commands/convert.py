@@ -19,12 +19,12 @@ from gb10.converting import size_text
 from gb10.desired import Desired
 from gb10.faults import BadInput, Fault
 from gb10.hub import HubClient, HubError, read_token
-from gb10.inventory import desired
+from gb10.inventory import desired, load_inventory
 from gb10.lock import LockedFile, load_lock, write_lock
 from gb10.model import Model, own_repo
 from gb10.preset_options import near_miss
 from gb10.preset_rules import refuse_name
-from gb10.remote import connected
+from gb10.remote import connected, named_host
 from gb10.rendering import TOP
 
 
@@ -51,14 +51,17 @@ def convert(
       gb10 convert nvidia/Qwen3.6-35B-A3B-NVFP4
       gb10 convert gemma-4-26B-A4B-NVFP4
     """
+    # What is wrong with the arguments, or with the repository, is said also while the box is away.
+    box = desired(named_host(list(load_inventory(inventory)), host_name, inventory))
+    wish = wish_of(box, what, outtype, name)
+    # What the lock has by this revision needs no hub to be known as right.
+    source = None if made_of(wish, wish.revision) else _look_through(box, wish)
     with connected(inventory, host_name) as host:
-        box = desired(host)
-        wish = wish_of(box, what, outtype, name)
-        # What the lock has by this revision needs no hub to be known as right.
-        if _there_already(host, box, wish, wish.revision):
+        if source is None and _there_already(host, box, wish, wish.revision):
             return
-        making = Making(box, wish.name, wish.file, _look_through(box, wish), wish.outtype)
-        if _there_already(host, box, wish, making.source.commit):
+        source = source or _look_through(box, wish)
+        making = Making(box, wish.name, wish.file, source, wish.outtype)
+        if _there_already(host, box, wish, source.commit):
             return
         _show(host, making)
         found = converting.look(host, making)
@@ -154,15 +157,21 @@ def _look_through(box: Desired, wish: Wish) -> Source:
         raise PyinfraError(str(error)) from None
 
 
-def _there_already(host: Host, box: Desired, wish: Wish, commit: str) -> bool:
-    """True when the lock has it, made of this commit in the same way, and the box has that very file.
+def made_of(wish: Wish, commit: str) -> bool:
+    """True when the lock has it, made of this commit in the same way.
 
     A newer converter is no reason to make it again.
     """
     locked = wish.locked
     if locked is None or locked.recipe is None or locked.revision != commit:
         return False
-    if (locked.recipe.repo, locked.recipe.outtype) != (wish.repo, wish.outtype):
+    return (locked.recipe.repo, locked.recipe.outtype) == (wish.repo, wish.outtype)
+
+
+def _there_already(host: Host, box: Desired, wish: Wish, commit: str) -> bool:
+    """True when the lock has it so (`made_of`), and the box has that very file."""
+    locked = wish.locked
+    if locked is None or not made_of(wish, commit):
         return False
     state = converting.state_of(host, box, locked)
     if state in ("ok", "unverified"):

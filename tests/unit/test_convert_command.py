@@ -6,11 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from pyinfra.api.exceptions import PyinfraError
 
 from gb10.catalogue import load_catalogue
+from gb10.commands import convert as command
 from gb10.commands.convert import Wish, wish_of
 from gb10.desired import Desired
 from gb10.faults import BadInput
+from gb10.hub import HubError
 from gb10.lock import Lock, LockedFile, Recipe
 from gb10.preset_options import load_preset_options
 from tests.unit.boxes import box
@@ -91,3 +95,30 @@ def test_nor_that_of_one_that_only_the_lock_has(desk: Desired) -> None:
 def test_what_means_nothing(desk: Desired, what: str, name: str | None, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         wish_of(desk, what, None, name)
+
+
+def test_a_repository_that_is_not_there_is_said_while_the_box_is_away(
+    desk: Desired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met: list[str] = []
+
+    def connected(*_: object) -> None:
+        met.append("box")
+        raise PyinfraError("away")
+
+    def read_source(*_: object) -> None:
+        met.append("hub")
+        raise HubError("nv/new: no such repository")
+
+    path = tmp_path / "inventory.py"
+    path.write_text("gb10 = ['spark']\n")
+    monkeypatch.setattr(command, "connected", connected)
+    monkeypatch.setattr(command, "read_source", read_source)
+    monkeypatch.setattr(command, "desired", lambda _: desk)
+    done = CliRunner().invoke(command.convert, ["nv/new", "--inventory", str(path)])
+    assert (met, str(done.exception)) == (["hub"], "nv/new: no such repository")
+    # What the lock has needs no hub, to begin with.
+    met.clear()
+    monkeypatch.setattr(command, "desired", lambda _: replace(desk, lock=Lock().with_files([MADE])))
+    done = CliRunner().invoke(command.convert, ["a", "--inventory", str(path)])
+    assert (met, str(done.exception)) == (["box"], "away")
