@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from gb10.operations.going_back import BACK_SECONDS, back_command, outcome_of
 from gb10.printable import all_printable
 from gb10.remote import connected
 
-WIDTH = 140
+WIDTH = 100
 SHOWN = 4  # differences of a lane in the list
 
 
@@ -106,16 +106,20 @@ def question(name: str, known: Mapping[str, Any], to: str) -> str:
     return f"Go back on {name} to lane {lane['number']}{otherwise}, {restart}?"
 
 
-def otherwise(lane: Mapping[str, Any]) -> str:
-    """What a kept lane has otherwise than the one in place, short enough for a column."""
-    differs = list(lane.get("differs", []))
-    more = len(differs) - SHOWN
-    return "; ".join([*differs[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+def differing(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each kept lane has otherwise than the one in place, a line each, the newest first."""
+    lines = []
+    for lane in reversed(lanes):
+        differs = list(lane.get("differs", []))
+        more = [f"and {len(differs) - SHOWN} more"] if len(differs) > SHOWN else []
+        if differs:
+            lines.append(f"  lane {lane['number']} has {'; '.join([*differs[:SHOWN], *more])}")
+    return ["what they have otherwise than what is in place:", *lines] if lines else []
 
 
 def _show(known: dict[str, Any]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("lane", "image", "answered", "", "differs from what is in place in"):
+    for heading in ("lane", "image", "answered", ""):
         table.add_column(heading, no_wrap=heading == "image")
     installed_is_known = False
     for entry in reversed(known["generations"]):
@@ -125,11 +129,13 @@ def _show(known: dict[str, Any]) -> None:
         if entry["digest"] == known["installed"] and not installed_is_known:
             words.append("in place")
             installed_is_known = True
-        cells = (str(entry["number"]), entry["image"], entry["kept"], ", ".join(words), otherwise(entry))
+        cells = (str(entry["number"]), entry["image"], entry["kept"], ", ".join(words))
         table.add_row(*(Text(cell) for cell in cells))
     console = Console(highlight=False)
     console.width = max(console.width, WIDTH)
     console.print(table if known["generations"] else "no lane has answered yet")
+    for line in differing(known["generations"]):
+        click.echo(line)
     if known["generations"] and not installed_is_known:
         click.echo("in place is a lane that has not answered")
     if known["going_to"]:

@@ -135,10 +135,13 @@ def test_gb10_rollback_asks_with_what_it_will_do() -> None:
     assert rollback.question("spark", older, "") == "Go back on spark?"
 
 
-def test_a_lane_with_many_differences_is_one_row() -> None:
-    assert rollback.otherwise(kept(1, "a", "b")) == "a; b"
-    assert rollback.otherwise(kept(1, *"abcdef")) == "a; b; c; d; and 2 more"
-    assert rollback.otherwise({"number": 1}) == ""
+def test_what_kept_lanes_have_otherwise() -> None:
+    assert rollback.differing([kept(1, *"abcdef"), kept(2, "image", "with b"), kept(3)]) == [
+        "what they have otherwise than what is in place:",
+        "  lane 2 has image; with b",
+        "  lane 1 has a; b; c; d; and 2 more",
+    ]
+    assert rollback.differing([kept(1), {"number": 2}]) == []
 
 
 def test_it_can_be_turned_off() -> None:
