@@ -13,6 +13,7 @@ from gb10.drift.files import targets
 from gb10.drift.mask import known_secrets, masked
 from gb10.drift.plan import Planned, shortened
 from gb10.drift.report import Class, Ignored, Item
+from gb10.nightly import allowed_ports
 from gb10.record import readable, state_of, wants, wants_alone
 from gb10.watch_config import UNITS
 
@@ -280,9 +281,7 @@ def _box(case: Case) -> Iterator[Item]:
             if before.get(path) != now.get(path):
                 should, is_ = (short(one.get(path, "")) or "nothing" for one in (before, now))
                 yield item(f"toolkit: apt source {path}", should, is_, Class.BY_HAND, NOTED)
-    allowed = {str(port) for port in case.box.data.open_ports}
-    if case.box.data.lane_address == "0.0.0.0":  # noqa: S104
-        allowed.add(str(case.box.data.lane_port))
+    allowed = allowed_ports(case.box.data)
     for entry in facts["box: open ports"]:
         port, _, process = entry.partition(" ")
         if port not in allowed:
