@@ -50,6 +50,7 @@ def judge(case: Case) -> tuple[list[Item], list[Ignored]]:
         _unit,
         _container,
         _router,
+        _key,
         _strangers,
         _model_files,
         _box,
@@ -224,6 +225,15 @@ def _router(case: Case) -> Iterator[Item]:
         should = ", ".join(f"{key} {pair[0] or 'unset'}".strip() for key, pair in sorted(keys.items()))
         is_ = ", ".join(f"{key} {pair[1] or 'unset'}".strip() for key, pair in sorted(keys.items()))
         yield item(f"router: model {model}", should, is_, made)
+
+
+def _key(case: Case) -> Iterator[Item]:
+    key = "router: API key"
+    if case.seen["facts"][key].partition(" -> ")[0].endswith(" short"):
+        do = f"{BY_HAND}: remove {case.box.key_path} and deploy: a new one is made"
+        yield item(
+            f"{key}, its length", "16 characters or more", "less", case.made(case.changed(key), False), do
+        )
 
 
 def _strangers(case: Case) -> Iterator[Item]:
