@@ -11,7 +11,7 @@ from gb10.facts.host_report import Host
 from gb10.faults import BadInput, Fault
 from gb10.fetch_manifest import unresolved
 from gb10.pinning import lock_faults
-from gb10.plan import plan_faults
+from gb10.plan_faults import plan_faults
 
 # Docker reads CDI specs since 25.
 MINIMUM_DOCKER = 25

@@ -118,13 +118,15 @@ class BoxStatus(ProbeFact):
     """The box at a glance, for `gb10 status`.
 
     Question: ``{"lane", "status": path of the watch's status.json, "drift" and "record": paths of what the
-    look at night found and of the last deploy's record, "programs": folder, "lane_file"}``.
-    Answer: ``uptime_seconds``, ``lane`` and ``watch`` (``{"active", "enabled", "result", "restarts",
-    "seconds"}`` of their units), ``image`` of the running container, ``memory`` (MiB: ``total``,
-    ``available``), ``status`` (what the watch wrote last, or null), ``status_age_seconds``, ``night``
-    (``found``: what the last look at night wrote, or null, ``age_seconds`` of that and ``deploy_age_seconds``
-    of the record, null for none, and ``result`` of its unit), and ``router``
-    (``{"error", "models": name to state}``) where the watch has not looked just now, else null.
+    look at night found and of the last deploy's record, "lock": path of the deploys' lock, "programs":
+    folder, "lane_file"}``.
+    Answer: ``deploy`` (``{"who", "since"}`` of the one under way, or null), ``uptime_seconds``, ``lane`` and
+    ``watch`` (``{"active", "enabled", "result", "restarts", "seconds"}`` of their units), ``image`` of the
+    running container, ``memory`` (MiB: ``total``, ``available``), ``status`` (what the watch wrote last, or
+    null), ``status_age_seconds``, ``night`` (``found``: what the last look at night wrote, or null,
+    ``age_seconds`` of that and ``deploy_age_seconds`` of the record, null for none, and ``result`` of its
+    unit), and ``router`` (``{"error", "models": name to state}``) where the watch has not looked just now,
+    else null.
     """
 
     program = "box_status.py"
