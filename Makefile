@@ -41,7 +41,7 @@ deploy: setup ## the deploy; it shows what it will do and asks
 	$(BIN)/pyinfra $(INVENTORY) deploy.py $(LIMIT)
 
 .PHONY: drift
-drift: setup ## what is on a box, against what should be (exit 0 clean, 2 drift, 1 could not tell)
+drift: setup ## what is on a box, against what should be (scripts: gb10 drift, for its exit status)
 	$(BIN)/gb10 drift $(HOST) --inventory $(INVENTORY)
 
 .PHONY: lab-needs

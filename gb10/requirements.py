@@ -109,6 +109,9 @@ def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_ther
     docker = report["docker"]
     if report.get("lock"):
         yield Fault(name, under_way(report["lock"]), "wait for its end, then try again")
+    if report.get("calendar"):
+        what = f"drift_calendar = {data.drift_calendar!r} is no time: {report['calendar']}"
+        yield Fault(name, what, "write it as systemd.time(7) has it: *-*-* 03:30:00")
     if docker is None:
         yield Fault(
             name,

@@ -55,7 +55,8 @@ class ProbeFact(FactBase[dict[str, Any]]):
 class BoxReport(ProbeFact):
     """What preflight must know and only root can see.
 
-    Question: ``{"ports": [10103]}``. Answer: ``free_bytes``, ``docker`` (server version or null), ``buildx``
+    Question: ``{"ports": [10103], "calendar": "daily"}``. Answer: ``calendar`` (why systemd cannot read that
+    time, or an empty text), ``free_bytes``, ``docker`` (server version or null), ``buildx``
     (bool), ``docker_root``, ``daemon`` (text of daemon.json or null), ``lock`` (``{"who", "since"}``
     of the deploy that is under way, or null) and ``holders``: port (as text) to ``{"unit", "container",
     "process", "pid"}`` for each port of the question that somebody listens on.
