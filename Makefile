@@ -36,8 +36,6 @@ dry: setup ## what a deploy would change
 
 .PHONY: deploy
 deploy: setup ## the deploy; it shows what it will do and asks
-	@[ -t 0 ] || [ -p /dev/stdin ] || { echo 'make deploy asks, and there is no terminal to answer on:' \
-		'$(BIN)/pyinfra $(INVENTORY) deploy.py -y does not ask' >&2; exit 1; }
 	$(BIN)/pyinfra $(INVENTORY) deploy.py $(LIMIT)
 
 .PHONY: drift

@@ -1,6 +1,7 @@
 """Read by the pyinfra command before anything else: how it must not end."""
 
-from gb10 import ending, limits
+from gb10 import asking, ending, limits
 
 limits.refuse_no_host()  # a deploy that reaches no box is no green one
+asking.refuse_no_answer()
 ending.in_words()
