@@ -23,6 +23,7 @@ from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
 from gb10.operations import deploy_lock
+from gb10.printable import printable
 
 POLL_SECONDS = 1.0
 # A router that restarts, a laptop that changes networks.
@@ -128,7 +129,9 @@ def _follow(host: Host, job: Job, reader: Reader) -> bool:
         if ended and len(output) < CHUNK_BYTES:
             return _report_end(host, job, reader, status, last, time.monotonic() - started)
         if time.monotonic() - spoke >= QUIET_SECONDS:
-            host.log(f"{job.title}: {said or 'still running'} ({_clock(time.monotonic() - started)})")
+            host.log(
+                f"{job.title}: {printable(said) or 'still running'} ({_clock(time.monotonic() - started)})"
+            )
             spoke = time.monotonic()
         if len(output) < CHUNK_BYTES:
             gevent.sleep(POLL_SECONDS)
@@ -151,14 +154,14 @@ def _clock(seconds: float) -> str:
 def _report_end(host: Host, job: Job, reader: Reader, status: str, last: str, seconds: float) -> bool:
     if status == "0":
         # A program of ours ends with what it made of it.
-        made = f": {last.removeprefix('gb10: ')}" if last.startswith("gb10: ") else ""
+        made = f": {printable(last.removeprefix('gb10: '))}" if last.startswith("gb10: ") else ""
         host.log(f"{job.title}: done in {_clock(seconds)}{made}")
         return True
     what = "was ended from outside" if status == "none" else f"failed with exit status {status}"
     host.log_styled(f"{job.title} {what}; its output is in {job.log}:", fg="red", log_func=logger.error)
     tail = StringCommand("tail", "-n", str(TAIL_LINES), QuoteString(job.log))
     for line in reader.failure(_patiently(host, job, tail)):
-        host.log(f"  {line}", log_func=logger.error)
+        host.log(f"  {printable(line)}", log_func=logger.error)
     return False
 
 
