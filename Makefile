@@ -36,10 +36,12 @@ dry: setup ## what a deploy would change
 
 .PHONY: deploy
 deploy: setup ## the deploy; it shows what it will do and asks
+	@[ -t 0 ] || [ -p /dev/stdin ] || { echo 'make deploy asks, and there is no terminal to answer on:' \
+		'$(BIN)/pyinfra $(INVENTORY) deploy.py -y does not ask' >&2; exit 1; }
 	$(BIN)/pyinfra $(INVENTORY) deploy.py $(LIMIT)
 
 .PHONY: drift
-drift: setup ## what is on a box, against what should be (exit 0 clean, 2 drift, 1 could not tell)
+drift: setup ## what is on a box, against what should be (scripts: gb10 drift, for its exit status)
 	$(BIN)/gb10 drift $(HOST) --inventory $(INVENTORY)
 
 .PHONY: lab-needs
@@ -47,7 +49,7 @@ lab-needs:
 	@tests/machine.sh lab
 
 .PHONY: demo
-demo: setup lab-needs ## the whole product on a lab host (root, 25 minutes the first time, then half a minute)
+demo: setup lab-needs ## the whole product on a lab host (root, a quarter of an hour the first time, then half a minute)
 	$(BIN)/python -m tests.lab.demo
 
 .PHONY: test

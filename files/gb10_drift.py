@@ -156,13 +156,27 @@ def named(key: str, names: dict[str, str]) -> str:
     return names.get(key) or names.get(whole) or key
 
 
+def accepted(facts: dict[str, Any], open_ports: list[str]) -> dict[str, Any]:
+    """The facts of the record without what no deploy makes right by taking note of it: a stranger's vLLM, a
+    port that is open for all and not in the data."""
+    return {
+        key: []
+        if key.startswith("lanes: vLLM ")
+        else [entry for entry in value if str(entry).partition(" ")[0] in open_ports]
+        if key == "box: open ports"
+        else value
+        for key, value in facts.items()
+    }
+
+
 def judge(
     settings: dict[str, Any], record: dict[str, Any], seen: dict[str, Any], today: str, mask: Mask = str
 ) -> list[Item]:
     """Every difference, without those that the data ignores until a later day than ``today``. What is
     compared are whole values; what is shown of them is masked and cut."""
     changes: list[tuple[str, Any, Any]] = []
-    for before, now in ((record["facts"], seen["facts"]), (record["files"], seen["files"])):
+    facts = accepted(record["facts"], settings["open_ports"])
+    for before, now in ((facts, seen["facts"]), (record["files"], seen["files"])):
         for key in sorted(before.keys() | now.keys()):
             changes += differing(key, before.get(key), now.get(key))
     items = []

@@ -7,7 +7,7 @@ image that they name. The current one is that which answered last, the previous 
 Usage:
   gb10_generations.py LANE.json keep                     what is installed has answered: keep it
   gb10_generations.py LANE.json list                     all of them, as one JSON object
-  gb10_generations.py LANE.json back [--to TAG] [--unverified] [--why TEXT]
+  gb10_generations.py LANE.json back [--to TAG|NUMBER] [--unverified] [--why TEXT]
       put an earlier lane in place, restart, and see that it answers. Without --to: the one that an earlier
       run was going to and did not bring to its end; else the current one if something else is installed,
       else the previous one. With --unverified: only if something else is installed. A second run beside the
@@ -42,6 +42,7 @@ from gb10_history import (
     add,
     contents_of,
     damaged,
+    differences,
     digest,
     digest_of,
     lane_files,
@@ -111,12 +112,17 @@ def choose(
     """
     if to:
         named = [one for one in generations if to in (one.image, one.image.rpartition(":")[2])]
+        named = named or [one for one in generations if to == str(one.number)]
         if not named:
-            known = ", ".join(dict.fromkeys(one.image.rpartition(":")[2] for one in generations)) or "none"
-            raise GenerationError(f"no lane with image {to} is kept: there are {known}")
+            known = (
+                ", ".join(f"{one.number} ({one.image.rpartition(':')[2]})" for one in generations) or "none"
+            )
+            raise GenerationError(
+                f"no lane with image {to} is kept, nor one of that number: there are {known}"
+            )
         # Files that are in place are no running lane yet, where an earlier run did not come to its end.
         if named[-1].digest == installed and going is None:
-            raise GenerationError(f"the lane with image {to} is in place already")
+            raise GenerationError(f"lane {to} is in place already")
         return named[-1]
     if going is not None:
         return going
@@ -141,7 +147,7 @@ def back(lane: dict[str, Any], lane_path: str, to: str, unverified: bool, why: s
             # Asked again, over a new connection: another step back would be one too many.
             with contextlib.suppress(OSError, ValueError):
                 said: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
-                if to in ("", said["image"], said["image"].rpartition(":")[2]):
+                if to in ("", said["image"], said["image"].rpartition(":")[2], str(said["to"])):
                     return said
         outcome.unlink(missing_ok=True)
         done = _back(lane, lane_path, to, unverified, why)
@@ -281,19 +287,31 @@ def image_id(image: str) -> str:
 
 
 def listed(lane: dict[str, Any], lane_path: str) -> dict[str, Any]:
-    """{"current": number or 0, "served": numbers, "going_to": number or 0, "damaged": numbers, "installed":
-    digest, "generations": [...], "changes": [...]}."""
+    """{"current", "going_to" and "next" (where `back` goes): numbers or 0, "served" and "damaged": numbers,
+    "installed": digest, "generations": [...], each with "differs" and "restarts", "changes": [...]}."""
     folder = Path(lane["generations"])
     generations = read_generations(folder)
-    served = [one.number for one in served_of(folder, generations)]
-    going = going_to(folder, generations)
+    served, going = served_of(folder, generations), going_to(folder, generations)
+    files = lane_files(lane, lane_path)
+    in_place = {name: path.read_bytes() for name, path in files.items() if path.exists()}
+    installed = digest_of(files)
+    try:
+        following = choose(generations, served, going, installed, "", False).number
+    except GenerationError:
+        following = 0
+    kept = []
+    for one in generations:
+        own = contents_of(folder, one)
+        restarts = own["unit"] != in_place.get("unit")
+        kept.append({**asdict(one), "differs": differences(own, in_place), "restarts": restarts})
     return {
-        "current": served[-1] if served else 0,
-        "served": served,
+        "current": served[-1].number if served else 0,
+        "served": [one.number for one in served],
         "going_to": going.number if going else 0,
+        "next": following,
         "damaged": damaged(folder, generations),
-        "installed": digest_of(lane_files(lane, lane_path)),
-        "generations": [asdict(one) for one in generations],
+        "installed": installed,
+        "generations": kept,
         "changes": read_changes(folder),
     }
 

@@ -106,6 +106,47 @@ def contents_of(folder: Path, generation: Generation) -> dict[str, bytes]:
     return contents
 
 
+def differences(kept: Mapping[str, bytes], installed: Mapping[str, bytes]) -> list[str]:
+    """What a kept lane has otherwise than the one in place, for people: ``image``, ``unit``, and of the
+    presets each model and key as the kept lane has it (``tiny-a: ctx-size = 4096``; ``without tiny-b``)."""
+    found = []
+    old, new = (_description(files.get("lane.json", b"")) for files in (kept, installed))
+    if old.get("image") != new.get("image"):
+        found.append("image")
+    elif kept.get("unit") != installed.get("unit"):
+        found.append("unit")
+    was, now = (_presets(files.get("models.ini", b"")) for files in (kept, installed))
+    found += [f"with {name}" for name in was if name not in now]
+    found += [f"without {name}" for name in now if name not in was]
+    for name in [name for name in was if name in now]:
+        here = was[name].items() - now[name].items()
+        gone = [f"no {key}" for key in sorted(now[name].keys() - was[name].keys())]
+        keys = [f"{key} = {value}" for key, value in sorted(here)] + gone
+        if keys:
+            found.append(f"{'all models' if name == '*' else name}: {', '.join(keys)}")
+    return found or (["description"] if digest(kept) != digest(installed) else [])
+
+
+def _description(content: bytes) -> dict[str, Any]:
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError):
+        return {}
+
+
+def _presets(content: bytes) -> dict[str, dict[str, str]]:
+    """The sections of a preset file with their keys."""
+    sections: dict[str, dict[str, str]] = {}
+    keys: dict[str, str] = {}
+    for line in content.decode(errors="replace").splitlines():
+        if line.startswith("[") and line.rstrip().endswith("]"):
+            keys = sections.setdefault(line.strip()[1:-1], {})
+        elif "=" in line and not line.startswith((";", "#")):
+            key, _, value = line.partition("=")
+            keys[key.strip()] = value.strip()
+    return sections
+
+
 def served_of(folder: Path, generations: list[Generation]) -> list[Generation]:
     """Those that served one after the other; the last is the current one, the one before it the previous.
 

@@ -399,6 +399,8 @@ def main(arguments: list[str]) -> int:
             reload(lane)
             return 0
         return _chat(lane, arguments[2:])
+    except ConnectionRefusedError:
+        reason = f"nothing listens on port {lane['port']}: the lane does not run (gb10 status says why)"
     except (RouterError, OSError) as error:
         reason = one_line(str(error))
     except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -69,8 +69,8 @@ def load_catalogue(path: Path, options: PresetOptions) -> Catalogue:
         reader.fault(top, "", "the file is not a mapping", "write `defaults:` and `models:`")
         raise BadInput(reader.faults)
     reader.known_keys(top, "", ("defaults", "models"))
-    defaults = _defaults(reader, top.value.get("defaults") or Marked({}, path.name, 1))
-    models = _models(reader, top.value.get("models") or Marked({}, path.name, 1), defaults)
+    defaults = _defaults(reader, top.value.get("defaults") or Marked({}, top.file, 1))
+    models = _models(reader, top.value.get("models") or Marked({}, top.file, 1), defaults)
     _unique_names(reader, models)
     if reader.faults:
         raise BadInput(reader.faults)
@@ -243,7 +243,7 @@ def _unique_names(reader: Reader, models: Iterable[Model]) -> None:
 
 
 def _place(model: Model) -> tuple[str, int]:
-    file, _, line = model.where.split(" ", 1)[0].rpartition(":")
+    file, _, line = model.where.removesuffix(f" models.{model.name}").rpartition(":")
     return file, int(line)
 
 

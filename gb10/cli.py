@@ -6,6 +6,7 @@ import logging
 import sys
 
 import click
+import gevent
 from pyinfra.api.exceptions import PyinfraError
 
 from gb10.commands.adopt import adopt_command
@@ -54,6 +55,8 @@ def main() -> None:
     A command line that cannot be understood too: 2 is what some commands say of the box.
     """
     logging.getLogger("pyinfra").setLevel(logging.WARNING)
+    # Where Ctrl-C meets gevent's loop, it is raised here all the same: no words about it there.
+    gevent.get_hub().NOT_ERROR += (KeyboardInterrupt,)
     try:
         # Not click's own ending of a command: it makes Ctrl-C the same as a fault.
         cli(standalone_mode=False)

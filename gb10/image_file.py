@@ -17,12 +17,14 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file that ``docker save`` made: the images' names in it, its sha256, its size in bytes."""
+    """A file that ``docker save`` made: the images' names in it, its sha256, its size in bytes. ``compared``:
+    that sha256 is the one written beside it; without one nobody knows whether the file was changed."""
 
     path: Path
     names: tuple[str, ...]
     sha256: str
     size: int
+    compared: bool = False
 
 
 def sum_path(path: Path) -> Path:
@@ -55,7 +57,7 @@ def read_image_file(path: Path, seen: Callable[[int], None] = lambda _: None) ->
     if kept.exists() and kept.read_text(encoding="utf-8").split()[:1] != [digest.hexdigest()]:
         what = f"its sha256 is {digest.hexdigest()[:12]}…, not the one in {kept.name}"
         raise BadInput([Fault(str(path), what, "copy it again")])
-    return ImageFile(path, names, digest.hexdigest(), size)
+    return ImageFile(path, names, digest.hexdigest(), size, compared=kept.exists())
 
 
 def _names(file: BinaryIO) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from gb10.desired import Desired
 from gb10.faults import BadInput, Fault
 from gb10.lock import load_lock
 from gb10.preset_options import load_preset_options
-from gb10.rendering import TOP
+from gb10.rendering import TOP, shown
 from gb10.watch_config import Baseline, read_baselines
 
 CONNECTION_KEYS = frozenset(connector_data_meta)
@@ -32,7 +32,7 @@ CONNECTION_KEYS = frozenset(connector_data_meta)
 def load_inventory(path: Path) -> Inventory:
     """The inventory file ``path`` with all group data. Raises `BadInput` when Python cannot run them."""
     if not path.is_file():
-        raise BadInput([Fault(str(path), "no such inventory file", "name one with --inventory FILE")])
+        raise BadInput([Fault(shown(path), "no such inventory file", "name one with --inventory FILE")])
     # As the pyinfra command does: data files may import from the top folder.
     if str(TOP) not in sys.path:
         sys.path.append(str(TOP))

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gb10.faults import BadInput, Fault
+from gb10.rendering import shown
 
 VERSION = 1
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -76,14 +77,14 @@ class Lock:
 def load_lock(path: Path) -> Lock:
     """Reads a lock file. Raises `BadInput` with every fault."""
     if not path.is_file():
-        raise BadInput([Fault(path.name, "no such lock file", "write it: `gb10 pin`")])
+        raise BadInput([Fault(shown(path), "no such lock file", "write it: `gb10 pin`")])
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise BadInput(
-            [Fault(path.name, f"not JSON: {error}", "take it back from git, or `gb10 pin`")]
+            [Fault(shown(path), f"not JSON: {error}", "take it back from git, or `gb10 pin`")]
         ) from None
-    return _Reader(path.name).lock(data)
+    return _Reader(shown(path)).lock(data)
 
 
 class _Reader:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gb10 import watch_config
 
 if TYPE_CHECKING:
+    from gb10.boxdata import BoxData
     from gb10.desired import Desired
 
 
@@ -21,9 +22,16 @@ def settings(box: Desired, own: Sequence[str]) -> dict[str, Any]:
         "notify_command": list(data.notify_command),
         "ignore": [entry.model_dump() for entry in data.drift_ignore],
         "disk_percent": data.drift_disk_percent,
+        "open_ports": allowed_ports(data),
         "names": names(box, own),
         "secrets": [path for path in secrets if path],
     }
+
+
+def allowed_ports(data: BoxData) -> list[str]:
+    """TCP ports that may be open on all addresses."""
+    lane = [data.lane_port] if data.lane_address == "0.0.0.0" else []  # noqa: S104
+    return [str(port) for port in sorted({*data.open_ports, *lane})]
 
 
 def names(box: Desired, own: Sequence[str]) -> dict[str, str]:

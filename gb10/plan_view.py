@@ -223,8 +223,7 @@ def _notes(plan: Plan) -> list[Text]:
     if not plan.looked:
         lines.append(f"Note: {NOT_COUNTED}.")
     if plan.unknown:
-        lines.append("The sums lack the models that are unknown.")
-        lines += [f"{preset.name}: {preset.unknown}" for preset in plan.unknown]
+        lines.append("The sums lack the models that are unknown.")  # each of them is a fault below
     lines += [f"Off: {name}: {reason}" for name, reason in plan.off]
     lines += plan.notes
     return [Text(line) for line in lines]

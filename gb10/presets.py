@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from gb10.faults import BadInput, Fault
 from gb10.model import OWN_FOLDER, Catalogue, FileRef, Model
 from gb10.preset_rules import refuse_name, refuse_startup, refuse_text
+from gb10.rendering import shown
 
 HEAD = "; Generated from models.yaml. Do not edit: the next deploy writes it again.\n"
 
@@ -149,7 +150,7 @@ def startup_faults(catalogue: Catalogue, models_max: int) -> list[Fault]:
         return []
     names = ", ".join(model.name for model in catalogue.on_startup)
     return [
-        Fault(catalogue.path.name, why, f"raise models-max, or take `load-on-startup` off one of: {names}")
+        Fault(shown(catalogue.path), why, f"raise models-max, or take `load-on-startup` off one of: {names}")
     ]
 
 

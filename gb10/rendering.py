@@ -13,6 +13,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 TOP = Path(__file__).resolve().parent.parent
 
 
+def shown(path: Path) -> str:
+    """A file of this machine for people: from the repository's folder, else from the one that they are in.
+
+    Never the bare name: another file may have the same.
+    """
+    whole = path.absolute()
+    for folder in (TOP, Path.cwd()):
+        if whole.is_relative_to(folder):
+            return str(whole.relative_to(folder))
+    return str(whole)
+
+
 @dataclass(frozen=True)
 class PlacedFile:
     """A file as it should be on the box. ``mode`` is octal text, ``owner`` is ``uid:gid`` in numbers."""

@@ -11,7 +11,7 @@ from gb10.facts.host_report import Host
 from gb10.faults import BadInput, Fault
 from gb10.fetch_manifest import unresolved
 from gb10.pinning import lock_faults
-from gb10.plan import plan_faults
+from gb10.plan_faults import plan_faults
 
 # Docker reads CDI specs since 25.
 MINIMUM_DOCKER = 25
@@ -109,6 +109,9 @@ def box_faults(name: str, report: Mapping[str, Any], box: Desired, image_is_ther
     docker = report["docker"]
     if report.get("lock"):
         yield Fault(name, under_way(report["lock"]), "wait for its end, then try again")
+    if report.get("calendar"):
+        what = f"drift_calendar = {data.drift_calendar!r} is no time: {report['calendar']}"
+        yield Fault(name, what, "write it as systemd.time(7) has it: *-*-* 03:30:00")
     if docker is None:
         yield Fault(
             name,

@@ -27,6 +27,7 @@ def status_json(box: Desired, said: Mapping[str, Any]) -> dict[str, Any]:
         "state": status.get("state", "unknown") if watching else "unknown",
         "since": status.get("since") if watching else None,
         "reasons": [reason["text"] for reason in status.get("reasons", [])] if watching else [],
+        "deploy": said["deploy"],
         "lane": {
             "unit": box.unit,
             **said["lane"],

@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gb10.requirements import under_way
+
 COLOURS = {"healthy": "green", "degraded": "yellow", "failed": "red", "unknown": "magenta"}
 _BAR = 40
 
@@ -25,8 +27,11 @@ def duration(seconds: float | None) -> str:
 
 
 def status_view(name: str, status: Mapping[str, Any]) -> RenderableType:
-    """``status`` as `status_json` gives it."""
+    """``status`` as `status_json` gives it, or ``state`` and ``reasons`` alone of a box that went away."""
     state = status["state"]
+    if "lane" not in status:
+        why = [Text(f"  {reason}") for reason in status["reasons"]]
+        return Group(Text.assemble((f" {state} ", "bold black on red"), f"  {name}"), *why)
     head = Text.assemble((f" {state} ", f"bold black on {COLOURS.get(state, 'magenta')}"), f"  {name}")
     if status["since"]:
         head.append(f", since {status['since']}")
@@ -38,8 +43,9 @@ def _facts(status: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     lane, image, watch = status["lane"], status["image"], status["watch"]
     # Text: what a box says must not be read as markup.
-    shown = f"{lane['unit']} {lane['active']} for {duration(lane['seconds'])} on {lane['address']}, "
-    table.add_row("lane", Text(f"{shown}{lane['restarts']} restarts by systemd"))
+    table.add_row("lane", _lane(lane))
+    if status["deploy"]:
+        table.add_row("deploy", Text(under_way(status["deploy"]), style="yellow"))
     if status["router"]:
         table.add_row("router", Text(status["router"], style="red"))
     running = Text(image["running"] or "no container runs")
@@ -55,6 +61,15 @@ def _facts(status: Mapping[str, Any]) -> Table:
     table.add_row("drift", _night(status["drift"]))
     table.add_row("up", duration(status["uptime_seconds"]))
     return table
+
+
+def _lane(lane: Mapping[str, Any]) -> Text:
+    if not lane["enabled"] and lane["active"] == "inactive":
+        return Text(f"there is no {lane['unit']} on this box", style="yellow")
+    since = "" if lane["seconds"] is None else f" for {duration(lane['seconds'])}"
+    return Text(
+        f"{lane['unit']} {lane['active']}{since} on {lane['address']}, {lane['restarts']} restarts by systemd"
+    )
 
 
 def _night(night: Mapping[str, Any] | None) -> Text:

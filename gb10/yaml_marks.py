@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from gb10.faults import BadInput, Fault
+from gb10.rendering import shown
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Marked:
 
 def load_marked(path: Path) -> Marked:
     """Read a YAML file with marks. Raises BadInput: no file, not YAML, a key that is not a text."""
-    name = path.name
+    name = shown(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

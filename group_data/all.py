@@ -173,6 +173,7 @@ notify_command: list[str] = []
 # -- the watch: sees a lost accelerator and a slow model, and acts once (docs/watch.md) ------------------
 watch_interval_seconds = 5  # from look to look
 # Shows that a new process in the container still gets the accelerator: a command, and what it then prints.
+# One that fails without a word says nothing: that may be Docker.
 # nvidia-smi does without the node that CUDA needs: that one is opened too.
 watch_probe = ["sh", "-c", "exec 3<>/dev/nvidia-uvm && exec nvidia-smi -L"]
 watch_probe_expect = "GPU 0: "

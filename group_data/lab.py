@@ -61,7 +61,7 @@ accelerator_wait_seconds = 5
 lane_environment = {"LLAMA_ARG_RPC": f"{network.ACCELERATOR_ADDRESS}:{network.ACCELERATOR_PORT}"}
 
 # A new process reaches both stand-ins: the driver's tool and the accelerator itself.
-watch_probe = ["sh", "-c", "nvidia-smi -L > /dev/null && exec llama-server --list-devices"]
+watch_probe = ["sh", "-c", "nvidia-smi -L && exec llama-server --list-devices"]
 watch_probe_expect = "RPC0: "
 watch_kernel_log = "/run/standin-kernel.log"  # the host has no kernel of its own: tests write its lines
 watch_memory_reserve_mib = 256

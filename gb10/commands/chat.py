@@ -10,6 +10,9 @@ from gb10.commands import options
 from gb10.inventory import desired
 from gb10.remote import connected, stream
 
+# Where nothing was deployed yet, python3 would only say that it cannot open a file.
+IF_DEPLOYED = '[ -e "$0" ] || { echo "nothing is deployed here yet: run the deploy" >&2; exit 1; }; exec "$@"'
+
 
 @click.command()
 @click.argument("text", nargs=-1, required=True)
@@ -28,5 +31,6 @@ def chat(text: tuple[str, ...], model: str | None, host_name: str | None, invent
         box = desired(host)
         program = box.program_files["gb10_router.py"].path
         choice = ["--model", model] if model else []
-        status = stream(host, ["python3", program, box.lane_path, "chat", *choice, " ".join(text)])
+        asked = ["python3", program, box.lane_path, "chat", *choice, " ".join(text)]
+        status = stream(host, ["sh", "-c", IF_DEPLOYED, program, *asked])
     raise SystemExit(status)

@@ -11,6 +11,7 @@ from gb10.faults import BadInput, Fault
 from gb10.found import places
 from gb10.inventory import desired, load_inventory
 from gb10.plan_view import NOT_COUNTED
+from gb10.rendering import shown
 from gb10.requirements import description_faults
 
 
@@ -58,12 +59,12 @@ def check(inventory: Path) -> None:
     """
     faults, hosts = faults_of(inventory)
     if not hosts and not faults:
-        faults = [Fault(str(inventory), "it has no host", 'add one: gb10 = [("NAME", {})]')]
+        faults = [Fault(shown(inventory), "it has no host", 'add one: gb10 = [("NAME", {})]')]
     for fault in faults:
         click.echo(fault, err=True)
     if faults:
         raise SystemExit(1)
-    click.echo(f"{inventory.name}: {hosts} host{'s' if hosts != 1 else ''}, no fault")
+    click.echo(f"{shown(inventory)}: {hosts} host{'s' if hosts != 1 else ''}, no fault")
     click.echo(f"note: {NOT_COUNTED}")
     for note in stale_baselines(inventory):
         click.echo(f"note: {note}")

@@ -21,7 +21,7 @@ from gb10.drift.examine import examine
 from gb10.drift.report import STAGES, HostReport, Report, exit_status
 from gb10.faults import BadInput, Fault
 from gb10.inventory import load_inventory
-from gb10.rendering import TOP
+from gb10.rendering import TOP, shown
 from gb10.revision import revision
 from gb10.stages import NAMES, VARIABLE, with_followers
 
@@ -98,7 +98,7 @@ def _report(inventory: Path, hosts: Sequence[str], deep: bool, diff: bool, timeo
     unknown = [name for name in hosts if name not in names]
     if unknown or not names:
         what = f"no host {unknown[0]!r}" if unknown else "it has no host"
-        raise BadInput([Fault(str(inventory), what, f"it has: {', '.join(names) or 'none'}")])
+        raise BadInput([Fault(shown(inventory), what, f"it has: {', '.join(names) or 'none'}")])
     found = [
         examine(inventory, name, deep=deep, diff=diff, limit=timeout)
         for name in dict.fromkeys(hosts or names)

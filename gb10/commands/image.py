@@ -27,17 +27,23 @@ from rich.progress import (
 
 from gb10.commands import options
 from gb10.desired import Desired
-from gb10.facts.docker import Generations, Images
+from gb10.facts.docker import Generations, Images, ImageState
 from gb10.faults import BadInput, Fault
 from gb10.image_file import CHUNK_BYTES, read_image_file, sum_path, write_sum
 from gb10.image_view import image_table, proof_lines, unproven
 from gb10.inventory import desired
+from gb10.operations import deploy_lock
 from gb10.printable import all_printable
 from gb10.remote import connected, ssh_client
 
 # What docker load and the unpacked layers take beside the file itself.
 ROOM = 2.2
 WIDTH = 110
+ABSENT = {
+    "absent": "not on the box",
+    "unproven": "on the box, not proven: the next deploy lets it prove itself",
+    "proven": "on the box, and what it has proven cannot be listed: run the deploy",
+}
 
 
 @click.group("image", invoke_without_command=True)
@@ -64,9 +70,11 @@ def image(
     with connected(inventory, host_name) as host:
         box = desired(host)
         images, known = _looked(host, box, whole=not as_json)
-    wanted = _full_name(box, tag)
+        wanted = _full_name(box, tag)
+        # Docker may have it where no deploy has brought the program that lists images.
+        state = "absent" if images else host.get_fact(ImageState, image=wanted, folder=box.image_folder)
     entry = next((entry for entry in images if entry["image"] == wanted), None)
-    fault = unproven(entry, box) if entry else "not on the box"
+    fault = unproven(entry, box) if entry else ABSENT[state]
     if as_json:
         click.echo(json.dumps({"wanted": wanted, "proven": not fault, "images": images, **known}, indent=1))
         sys.exit(1 if fault else 0)
@@ -139,10 +147,14 @@ def export(file: Path, tag: str | None, host_name: str | None, inventory: Path) 
 def import_(file: Path, host_name: str | None, inventory: Path) -> None:
     """Bring an image from FILE to the box. The next deploy lets it prove itself, and does not build it.
 
-    The file is read to its end first: one that is cut off or changed is refused before anything is sent.
+    The file is read to its end first: one that is cut off, or another than the FILE.sha256 beside it, is
+    refused before anything is sent. Nobody else holds the box meanwhile.
     """
     with _progress(f"check {file.name}", file.stat().st_size if file.exists() else None) as seen:
         found = read_image_file(file, seen)
+    if not found.compared:
+        beside = f"there is no {sum_path(file).name} beside it"
+        click.echo(f"note: {file} is whole; {beside}, so whether it was changed is not known", err=True)
     with connected(inventory, host_name) as host:
         box = desired(host)
         strangers = [name for name in found.names if not name.startswith(f"{box.data.image_name}:")]
@@ -154,6 +166,7 @@ def import_(file: Path, host_name: str | None, inventory: Path) -> None:
         if free < found.size * ROOM:
             what = f"{free / 1e9:.1f} GB free on Docker's disk, {found.size * ROOM / 1e9:.1f} GB are needed"
             raise BadInput([Fault(host.name, what, "free some disk")])
+        deploy_lock.take(host, "gb10 image import")
         with _progress(f"import {file.name}", found.size) as seen:
             _send(host, "docker load --quiet", file, seen)
     for name in found.names:

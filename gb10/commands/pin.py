@@ -38,7 +38,7 @@ from gb10.pinning import (
 from gb10.preset_options import PRESET_OPTIONS_FILE, load_preset_options, near_miss
 from gb10.registry import RegistryClient
 from gb10.remote import named_host
-from gb10.rendering import TOP
+from gb10.rendering import TOP, shown
 
 SIGNS = {"same": "=", "pinned": "+", "moved": "!", "failed": "x", "left": "-"}
 
@@ -90,7 +90,7 @@ def pin(names: tuple[str, ...], check: bool, host_name: str | None, inventory: P
     write_lock(path, drop_strangers(lock, catalogue))
     _show(outcomes)
     faults = lock_faults(
-        lock, path.name, llama_ref=data.llama_ref, llama_commit=data.llama_commit, images=_images(data)
+        lock, shown(path), llama_ref=data.llama_ref, llama_commit=data.llama_commit, images=_images(data)
     )
     for fault in faults:
         click.echo(f"! {fault}")
@@ -112,7 +112,7 @@ def _choose(names: tuple[str, ...], catalogue: Catalogue) -> list[Model]:
         model = catalogue.model(name)
         if model is None:
             known = {LLAMA: 0, IMAGES: 0, **{model.name: 0 for model in catalogue.models}}
-            faults.append(Fault(name, f"no such model in {catalogue.path.name}", near_miss(name, known)))
+            faults.append(Fault(name, f"no such model in {shown(catalogue.path)}", near_miss(name, known)))
         else:
             chosen.append(model)
     if faults:

@@ -14,8 +14,9 @@ from gb10.commands import options
 from gb10.faults import BadInput, Fault
 from gb10.gguf import GgufError, read_file
 from gb10.memory import CACHE_TYPE_BYTES, CUDA_OVERHEAD_MIB, DEFAULT_UBATCH, MIB, Child, Settings, child
-from gb10.plan import make_plan, mib, plan_faults
+from gb10.plan import make_plan, mib
 from gb10.plan_data import planned_box
+from gb10.plan_faults import plan_faults
 from gb10.plan_sources import file_bytes, sources_of
 from gb10.plan_view import child_json, plan_json, plan_text
 from gb10.shape import Shape, shape_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,16 @@ from gb10.operations.going_back import BACK_SECONDS, back_command, outcome_of
 from gb10.printable import all_printable
 from gb10.remote import connected
 
-WIDTH = 100
+WIDTH = 140
+SHOWN = 4  # differences of a lane in the list
 
 
 @click.command()
 @click.option(
-    "--to", default="", metavar="TAG", help="Not the previous lane but the newest one with this image."
+    "--to",
+    default="",
+    metavar="LANE",
+    help="Not the previous lane: its number in --list, or the tag of its image (the newest with it).",
 )
 @click.option("--list", "listing", is_flag=True, help="Show what there is to go back to. Changes nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -41,9 +46,10 @@ WIDTH = 100
 def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory: Path) -> None:
     """Go back to the lane that answered before the present one: its image, unit and presets.
 
-    The lane restarts and must answer; what was done is recorded on the box. One that was cut off (a lost
-    connection, a power cut) or did not answer is taken up again by the next. The data of this repository
-    stay as they are: the next deploy brings back what they describe.
+    It must answer; what was done is recorded on the box. The lane restarts, unless the presets alone differ:
+    those a running router reads anew. One that was cut off (a lost connection, a power cut) or did not answer
+    is taken up again by the next. The data of this repository stay as they are: the next deploy brings back
+    what they describe.
 
     Exit status: 0 the lane answers again, 1 it does not, or there is nowhere to go.
 
@@ -51,6 +57,7 @@ def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory
     Examples:
       gb10 rollback --list
       gb10 rollback
+      gb10 rollback --to 2
       gb10 rollback --to b11312-1c03001ecfa9
     """
     with connected(inventory, host_name) as host:
@@ -65,7 +72,7 @@ def rollback(to: str, listing: bool, yes: bool, host_name: str | None, inventory
         if listing:
             return
         if not yes:
-            click.confirm(f"Go back on {host.name}, with a restart of the lane?", abort=True)
+            click.confirm(question(host.name, all_printable(known), to), abort=True)
         deploy_lock.take(host, "gb10 rollback")
         done = go_back(host, box, to)
     sys.exit(_report(box, done))
@@ -75,7 +82,7 @@ def go_back(host: Host, box: Desired, to: str) -> dict[str, Any]:
     """What ``gb10_generations.py back`` says. Raises pyinfra's ``PyinfraError`` when it says nothing."""
     command = back_command(box, why="gb10 rollback", to=to)
     try:
-        with Console(stderr=True).status("going back: restart and first answer"):
+        with Console(stderr=True).status("going back, until it answers"):
             _, output = host.run_shell_command(command, _sudo=True, _timeout=BACK_SECONDS)
         done: dict[str, Any] = all_printable(outcome_of(output.stdout_lines, output.stderr_lines))
         return done
@@ -86,9 +93,29 @@ def go_back(host: Host, box: Desired, to: str) -> dict[str, Any]:
         ) from None
 
 
+def question(name: str, known: Mapping[str, Any], to: str) -> str:
+    """What to ask before going back: to which lane, what it has otherwise, and whether the lane restarts."""
+    lanes = known["generations"]
+    of_tag = [one for one in lanes if to in (one["image"], one["image"].rpartition(":")[2])]
+    named = of_tag or [one for one in lanes if str(one["number"]) == (to or str(known["next"]))]
+    if not named or "differs" not in named[-1]:  # the box says what is wrong; an older one says less
+        return f"Go back on {name}?"
+    lane = named[-1]
+    otherwise = f" ({'; '.join(lane['differs'])})" if lane["differs"] else ""
+    restart = "with a restart" if lane["restarts"] else "without a restart while it runs"
+    return f"Go back on {name} to lane {lane['number']}{otherwise}, {restart}?"
+
+
+def otherwise(lane: Mapping[str, Any]) -> str:
+    """What a kept lane has otherwise than the one in place, short enough for a column."""
+    differs = list(lane.get("differs", []))
+    more = len(differs) - SHOWN
+    return "; ".join([*differs[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+
+
 def _show(known: dict[str, Any]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("lane", "image", "answered", ""):
+    for heading in ("lane", "image", "answered", "", "differs from what is in place in"):
         table.add_column(heading, no_wrap=heading == "image")
     installed_is_known = False
     for entry in reversed(known["generations"]):
@@ -98,7 +125,7 @@ def _show(known: dict[str, Any]) -> None:
         if entry["digest"] == known["installed"] and not installed_is_known:
             words.append("in place")
             installed_is_known = True
-        cells = (str(entry["number"]), entry["image"], entry["kept"], ", ".join(words))
+        cells = (str(entry["number"]), entry["image"], entry["kept"], ", ".join(words), otherwise(entry))
         table.add_row(*(Text(cell) for cell in cells))
     console = Console(highlight=False)
     console.width = max(console.width, WIDTH)

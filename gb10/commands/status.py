@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from gb10.status_view import status_view
 from gb10.watch_config import STATUS
 
 ASK_SECONDS = 60
+DEPLOY_LOCK = "/run/gb10-deploy.lock"  # as in files/gb10_lock.py
 EXIT = {"healthy": 0, "degraded": 2, "failed": 2, "unknown": 3}
 
 
@@ -38,6 +40,7 @@ def status(as_json: bool, follow: bool, every: int, host_name: str | None, inven
     what the watch has done.
 
     Changes nothing, loads and evicts no model. With --json and --follow one object a line.
+    --follow waits for a box that goes away: its state is `unreachable` until it is back.
 
     Exit status: 0 healthy, 1 the box was not reached, 2 degraded or failed, 3 no watch has looked.
 
@@ -48,23 +51,45 @@ def status(as_json: bool, follow: bool, every: int, host_name: str | None, inven
       gb10 status --json --host spark.local
     """
     console = Console()
-    with connected(inventory, host_name) as host:
-        box = desired(host)
-        found = status_of(host, box)
+    if follow:
+        seen = followed(inventory, host_name, every)
         if as_json:
-            click.echo(json.dumps(found, indent=None if follow else 1))
-        elif not follow:
+            for _, found in seen:
+                click.echo(json.dumps(found))
+        else:
+            with Live(console=console, auto_refresh=False) as live:
+                for name, found in seen:
+                    live.update(status_view(name, found), refresh=True)
+    with connected(inventory, host_name) as host:
+        found = status_of(host, desired(host))
+        if as_json:
+            click.echo(json.dumps(found, indent=1))
+        else:
             console.print(status_view(host.name, found))
-        if follow and as_json:
-            while True:
-                time.sleep(every)
-                click.echo(json.dumps(status_of(host, box)))
-        if follow:
-            with Live(status_view(host.name, found), console=console, auto_refresh=False) as live:
-                while True:
-                    time.sleep(every)
-                    live.update(status_view(host.name, status_of(host, box)), refresh=True)
     raise SystemExit(EXIT[found["state"]])
+
+
+def followed(inventory: Path, host_name: str | None, every: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The box's name and what `status_of` says of it, every so many seconds, without an end.
+
+    A box that goes away is waited for: meanwhile it is ``{"state": "unreachable", "reasons": [why]}``. Raises
+    pyinfra's ``PyinfraError`` where it was not even there at the beginning.
+    """
+    name = ""
+    while True:
+        try:
+            with connected(inventory, host_name) as host:
+                box = desired(host)
+                while True:
+                    found = status_of(host, box)
+                    name = host.name
+                    yield name, found
+                    time.sleep(every)
+        except PyinfraError as error:
+            if not name:
+                raise
+            yield name, {"state": "unreachable", "reasons": [str(error)]}
+            time.sleep(every)
 
 
 def status_of(host: Host, box: Desired) -> dict[str, Any]:
@@ -74,6 +99,7 @@ def status_of(host: Host, box: Desired) -> dict[str, Any]:
         "status": STATUS,
         "drift": box.drift_path,
         "record": box.record_path,
+        "lock": DEPLOY_LOCK,
         "programs": box.data.program_dir,
         "lane_file": box.lane_path,
     }

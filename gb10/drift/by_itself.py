@@ -43,6 +43,10 @@ def of_readings(case: Case) -> Iterator[Item]:
     if readings["reboot"] is not None:
         why = " ".join(readings["reboot"]) or "an update"
         yield item("box: reboot", "not wanted", f"wanted by {why}", Class.NEW, f"{BY_HAND}: reboot it")
+    files = (case.box.presets_path, case.box.lane_path, case.box.unit_file.path)
+    if (back := readings["rolled_back"]) and any(case.edited(path) for path in files):
+        is_ = f"lane {back['number']} since {back['time']}, by a rollback"
+        yield item("router: rollback", "the lane of the last deploy", is_, Class.NEW)
     if readings["apt"]:
         made = case.made(case.changed("toolkit: apt sources"), False)
         do = f"{BY_HAND}, where a deploy does not help: `apt-get update` on the box says more"

@@ -13,6 +13,7 @@ from gb10.drift.files import targets
 from gb10.drift.mask import known_secrets, masked
 from gb10.drift.plan import Planned, shortened
 from gb10.drift.report import Class, Ignored, Item
+from gb10.nightly import allowed_ports
 from gb10.record import readable, state_of, wants, wants_alone
 from gb10.watch_config import UNITS
 
@@ -49,6 +50,7 @@ def judge(case: Case) -> tuple[list[Item], list[Ignored]]:
         _unit,
         _container,
         _router,
+        _key,
         _strangers,
         _model_files,
         _box,
@@ -225,6 +227,15 @@ def _router(case: Case) -> Iterator[Item]:
         yield item(f"router: model {model}", should, is_, made)
 
 
+def _key(case: Case) -> Iterator[Item]:
+    key = "router: API key"
+    if case.seen["facts"][key].partition(" -> ")[0].endswith(" short"):
+        do = f"{BY_HAND}: remove {case.box.key_path} and deploy: a new one is made"
+        yield item(
+            f"{key}, its length", "16 characters or more", "less", case.made(case.changed(key), False), do
+        )
+
+
 def _strangers(case: Case) -> Iterator[Item]:
     for kind in ("unit", "container", "process"):
         key = f"lanes: vLLM {'processes' if kind == 'process' else f'{kind}s'}"
@@ -280,9 +291,7 @@ def _box(case: Case) -> Iterator[Item]:
             if before.get(path) != now.get(path):
                 should, is_ = (short(one.get(path, "")) or "nothing" for one in (before, now))
                 yield item(f"toolkit: apt source {path}", should, is_, Class.BY_HAND, NOTED)
-    allowed = {str(port) for port in case.box.data.open_ports}
-    if case.box.data.lane_address == "0.0.0.0":  # noqa: S104
-        allowed.add(str(case.box.data.lane_port))
+    allowed = allowed_ports(case.box.data)
     for entry in facts["box: open ports"]:
         port, _, process = entry.partition(" ")
         if port not in allowed:

@@ -113,7 +113,7 @@ def _all_stages() -> Iterator[None]:
 
 
 def shortened(command: PyinfraCommand) -> str:
-    """A command for people: a script by its arguments."""
+    """A command for people: a script by its arguments, and what is set aside by where it is kept."""
     if isinstance(command, FileUploadCommand):
         return "upload"
     if isinstance(command, FunctionCommand):
@@ -122,6 +122,9 @@ def shortened(command: PyinfraCommand) -> str:
         return " ".join(said) or command.function.__name__.strip("_")
     # The name of an upload is another one each time.
     words = [word for word in _split(str(command)) if not _is_upload(word)]
+    if words[:3] == ["sh", "-c", placed.SET_ASIDE]:
+        folder, *paths = words[4:]
+        return f"set aside below {folder}: {' '.join(paths)}"
     if words[:2] == ["sh", "-c"] and len(words) > 3:
         return "script: " + " ".join(words[4:])
     return " ".join(words)

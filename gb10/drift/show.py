@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -46,7 +45,7 @@ def table(report: Report) -> RenderableType:
             Text(f"  ignored until {one.expires}: {one.item.id} ({one.owner}: {one.reason})", style="dim")
             for one in host.ignored
         ]
-        parts += [Syntax(item.diff.rstrip("\n"), "diff") for item in host.items if item.diff]
+        parts += [_diff(item.diff) for item in host.items if item.diff]
     return Group(*parts)
 
 
@@ -56,6 +55,15 @@ def _items(host: HostReport) -> Table:
         cells = (item.id, _cut(item.should), _cut(item.is_), IN_WORDS[item.made], item.do)
         shown.add_row(*(Text(cell) for cell in cells))
     return shown
+
+
+def _diff(diff: str) -> Text:
+    # Not rich's Syntax: it fills every line with blanks, as wide as a pipe is taken to be.
+    text = Text(overflow="fold")
+    for line in diff.splitlines(keepends=True):
+        text.append(line, style={"+": "green", "-": "red", "@": "cyan"}.get(line[:1], ""))
+    text.rstrip()
+    return text
 
 
 def _cut(text: str) -> str:

@@ -72,8 +72,8 @@ class Generations(FactBase[dict[str, Any] | None]):
     """The lanes that answered, as ``gb10_generations.py list`` says; none before it is there. None when it
     does not say.
 
-    ``{"current": number, "served": numbers, "going_to": number, "damaged": numbers, "installed": digest,
-    "generations": [...], "changes": [...]}``
+    ``{"current": number, "served": numbers, "going_to": number, "next": number, "damaged": numbers,
+    "installed": digest, "generations": [...], "changes": [...]}``
     """
 
     @staticmethod
@@ -82,6 +82,7 @@ class Generations(FactBase[dict[str, Any] | None]):
             "current": 0,
             "served": [],
             "going_to": 0,
+            "next": 0,
             "damaged": [],
             "installed": "",
             "generations": [],

@@ -28,7 +28,8 @@ class DriftState(ProbeFact):
     that the command had taken until then), ``oom_kills`` and ``restarts`` (counters), ``stopped_by_watch``
     (bool: the watch has stopped the lane), ``disks`` (path to [bytes free, bytes in all]), ``reboot``
     (packages that want one, null for none), ``would_move`` (package to [installed, candidate]), ``apt``
-    (why it cannot read its lists, or an empty text) and ``night``
+    (why it cannot read its lists, or an empty text), ``rolled_back`` (``{"number", "time"}`` of the lane that
+    `gb10 rollback` has put in place last, or null) and ``night``
     (how the last look at night ended, ``unit``, and since how many seconds there is its ``result``, the last
     ``deploy``, and the ``timer`` is on; null for never);
     ``record``, what the last deploy left, or null, and ``record_state``, as in ``files``; ``key_newer`` and
@@ -67,6 +68,7 @@ def question_of(box: Desired, deep: bool = False) -> dict[str, Any]:
         "keyring": KEYRING,
         "models": sorted(file["path"] for file in box.fetch_manifest["files"]),
         "models_dir": data.models_dir,
+        "generations": f"{data.state_dir}/generations",
         "units_out": [lane.unit for lane in data.lanes_out],
         "containers_out": [lane.container for lane in data.lanes_out],
         "paths": sorted([*(placed.path for placed in box.files()), *box.folders]),

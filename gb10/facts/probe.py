@@ -55,7 +55,8 @@ class ProbeFact(FactBase[dict[str, Any]]):
 class BoxReport(ProbeFact):
     """What preflight must know and only root can see.
 
-    Question: ``{"ports": [10103]}``. Answer: ``free_bytes``, ``docker`` (server version or null), ``buildx``
+    Question: ``{"ports": [10103], "calendar": "daily"}``. Answer: ``calendar`` (why systemd cannot read that
+    time, or an empty text), ``free_bytes``, ``docker`` (server version or null), ``buildx``
     (bool), ``docker_root``, ``daemon`` (text of daemon.json or null), ``lock`` (``{"who", "since"}``
     of the deploy that is under way, or null) and ``holders``: port (as text) to ``{"unit", "container",
     "process", "pid"}`` for each port of the question that somebody listens on.
@@ -117,13 +118,15 @@ class BoxStatus(ProbeFact):
     """The box at a glance, for `gb10 status`.
 
     Question: ``{"lane", "status": path of the watch's status.json, "drift" and "record": paths of what the
-    look at night found and of the last deploy's record, "programs": folder, "lane_file"}``.
-    Answer: ``uptime_seconds``, ``lane`` and ``watch`` (``{"active", "enabled", "result", "restarts",
-    "seconds"}`` of their units), ``image`` of the running container, ``memory`` (MiB: ``total``,
-    ``available``), ``status`` (what the watch wrote last, or null), ``status_age_seconds``, ``night``
-    (``found``: what the last look at night wrote, or null, ``age_seconds`` of that and ``deploy_age_seconds``
-    of the record, null for none, and ``result`` of its unit), and ``router``
-    (``{"error", "models": name to state}``) where the watch has not looked just now, else null.
+    look at night found and of the last deploy's record, "lock": path of the deploys' lock, "programs":
+    folder, "lane_file"}``.
+    Answer: ``deploy`` (``{"who", "since"}`` of the one under way, or null), ``uptime_seconds``, ``lane`` and
+    ``watch`` (``{"active", "enabled", "result", "restarts", "seconds"}`` of their units), ``image`` of the
+    running container, ``memory`` (MiB: ``total``, ``available``), ``status`` (what the watch wrote last, or
+    null), ``status_age_seconds``, ``night`` (``found``: what the last look at night wrote, or null,
+    ``age_seconds`` of that and ``deploy_age_seconds`` of the record, null for none, and ``result`` of its
+    unit), and ``router`` (``{"error", "models": name to state}``) where the watch has not looked just now,
+    else null.
     """
 
     program = "box_status.py"

@@ -26,7 +26,8 @@ from gb10.operations import deploy_lock
 
 POLL_SECONDS = 1.0
 # A router that restarts, a laptop that changes networks.
-RECONNECT_SECONDS = 300
+RECONNECT_SECONDS = 600  # a box that boots again is back within minutes
+PAUSE_SECONDS = 5
 QUIET_SECONDS = 5.0
 CHUNK_BYTES = 65536
 TAIL_LINES = 120
@@ -166,6 +167,8 @@ def _patiently(host: Host, job: Job, command: StringCommand) -> list[str]:
     deadline = time.monotonic() + RECONNECT_SECONDS
     while True:
         try:
+            if not _is_connected(host):
+                raise ConnectionError("the box is away")
             ok, output = host.run_shell_command(command, _sudo=True, _timeout=60)
             if ok:
                 return list(output.stdout_lines)
@@ -178,10 +181,13 @@ def _patiently(host: Host, job: Job, command: StringCommand) -> list[str]:
                     f"{job.title}: no connection for {RECONNECT_SECONDS} s ({error}). It goes on in unit "
                     f"{job.unit} on the host: {job.again} to join it"
                 ) from None
+            left = deadline - time.monotonic()
             host.log(
-                f"{job.title}: connection lost ({error}), it goes on there; connecting again", logger.warning
+                f"{job.title}: connection lost ({error}), it goes on there; connecting again "
+                f"(for {_clock(left)} more)",
+                logger.warning,
             )
-            gevent.sleep(3)
+            gevent.sleep(PAUSE_SECONDS)
             _reconnect(host)
 
 

@@ -30,7 +30,8 @@ def check(box: Desired) -> Desired:
     # Without root or python3 there is no second look; what the first one found says how to get there.
     if report.sudo and report.python:
         box = replace(box, found=found_on(host, box).models)
-        deeper = host.get_fact(BoxReport, question={"ports": watched_ports(box)})
+        question = {"ports": watched_ports(box), "calendar": box.data.drift_calendar}
+        deeper = host.get_fact(BoxReport, question=question)
         # A Docker that hangs would not answer this either, and the reason be never said.
         image_is_there = (
             bool(deeper["docker"])

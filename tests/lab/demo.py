@@ -1,11 +1,12 @@
 """The whole product on a real host: bare host, deploy, chat, and a second deploy that changes nothing.
 
-Run by `make demo`. The host stays up afterwards, to look around: `python -m tests.lab ssh demo`.
+Run by `make demo`. The host stays up afterwards, to look around: `.venv/bin/python -m tests.lab ssh demo`.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import time
 import click
 from rich.console import Console
 from rich.rule import Rule
+from rich.text import Text
 
 from tests.lab import deploying, paths
 from tests.lab.errors import LabError
@@ -23,8 +25,9 @@ console = Console()
 
 def _run(*command: str) -> str:
     """Show a command, run it, show its output as it comes; its output. Ends the demo when it fails."""
-    shown = " ".join(command).replace(f"{paths.REPOSITORY}/", "")
-    console.print(f"[bold]$ {shown}[/bold]", highlight=False)
+    shown = typed(*command)
+    # A line of a shell: not wrapped, so that it can be copied.
+    console.print(Text(f"$ {shown}", style="bold"), soft_wrap=True, highlight=False)
     lines = []
     process = subprocess.Popen(
         command,
@@ -45,6 +48,23 @@ def _run(*command: str) -> str:
     if process.wait():
         raise click.ClickException(f"{shown} ended with {process.returncode}")
     return "".join(lines)
+
+
+def typed(*command: str) -> str:
+    """A command as one would type it in the repository's folder."""
+    return shlex.join(part.removeprefix(f"{paths.REPOSITORY}/") for part in command)
+
+
+def look_around(name: str) -> list[str]:
+    """The commands to go on with, whole: they work in the repository's folder without more."""
+    there = f"--host {name} --inventory {deploying.INVENTORY}"
+    return [
+        f".venv/bin/gb10 status {there}",
+        f'.venv/bin/gb10 chat {there} "Hello"',
+        f".venv/bin/gb10 drift {name} --inventory {deploying.INVENTORY}",
+        f".venv/bin/python -m tests.lab ssh {name}",
+        f".venv/bin/python -m tests.lab down {name}    # ends it",
+    ]
 
 
 def _gb10(*arguments: str) -> str:
@@ -74,6 +94,7 @@ def main(name: str) -> None:
 
         _title("A chat", begun)
         _gb10("chat", "--host", name, "Say something.")
+        console.print("The lab's models have random weights: neither the text nor its tok/s mean anything.")
 
         _title("The deploy once more: it changes nothing", begun)
         changed = deploying.changed(_run(*deploying.command(host, "-y")))
@@ -82,10 +103,9 @@ def main(name: str) -> None:
     if changed:
         raise click.ClickException(f"the second deploy changed something: {', '.join(changed)}")
     _title("Done", begun)
-    console.print(
-        f"{name} is up at {host.address}. Look around: [bold]python -m tests.lab ssh {name}[/bold]; "
-        f"end it: [bold]python -m tests.lab down {name}[/bold]"
-    )
+    console.print(f"{name} is up at {host.address}. To look around, in this folder:", highlight=False)
+    for line in look_around(name):
+        console.print(Text(f"  {line}", style="bold"), soft_wrap=True, highlight=False)
 
 
 if __name__ == "__main__":

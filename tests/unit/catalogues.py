@@ -43,7 +43,7 @@ def faults_of(folder: Path, text: str) -> list[str]:
     """The faults of the text, a line each; it must have some."""
     with pytest.raises(BadInput) as caught:
         load(folder, text)
-    return [str(fault) for fault in caught.value.faults]
+    return [str(fault).removeprefix(f"{folder}/") for fault in caught.value.faults]
 
 
 def only_fault(folder: Path, text: str) -> str:

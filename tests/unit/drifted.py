@@ -94,6 +94,7 @@ def seen(box: Desired, **facts: Any) -> dict[str, Any]:
             "reboot": None,
             "would_move": {},
             "apt": "",
+            "rolled_back": None,
             "night": {"unit": "success", "result": 3600.0, "deploy": 80_000.0, "timer": 80_000.0},
         },
         "record": None,

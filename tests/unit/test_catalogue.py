@@ -9,6 +9,7 @@ import pytest
 from gb10.catalogue import load_catalogue, slots_of
 from gb10.faults import BadInput
 from gb10.model import Clients, Conversion, FileRef, shard_files
+from gb10.rendering import shown
 from tests.unit.catalogues import DEFAULTS, OPTIONS, catalogue_text, faults_of, load, only_fault
 
 TOP = Path(__file__).parents[2]
@@ -80,6 +81,19 @@ def test_a_conversion_has_a_source_and_no_repository(tmp_path: Path) -> None:
     (model,) = load(tmp_path, text).models
     assert model.conversion == Conversion("nv/a", None, "q8_0")
     assert model.files == (FileRef("own/a", None, "a.gguf"),)
+
+
+def test_a_fault_names_the_file_and_not_only_its_last_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = TOP / "tests" / "lab" / "models.yaml"
+    assert shown(path) == "tests/lab/models.yaml"
+    assert load_catalogue(path, OPTIONS).models[0].where.startswith("tests/lab/models.yaml:")
+    outside = tmp_path / "models.yaml"
+    assert shown(outside) == str(outside)
+    monkeypatch.chdir(tmp_path)
+    assert shown(outside) == "models.yaml"
+    assert shown(TOP / "models.yaml") == "models.yaml"
 
 
 def test_all_faults_come_at_once_with_their_lines(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def test_no_fault(capsys: Captured) -> None:
 
 @pytest.mark.usefixtures("pinned")
 def test_hosts_are_counted(tmp_path: Path, capsys: Captured) -> None:
-    output = gb10(capsys, "check", "--inventory", written(tmp_path, 'gb10 = ["one", "two"]\n'))[1]
-    assert output.startswith("inventory.py: 2 hosts, no fault\n")
+    path = written(tmp_path, 'gb10 = ["one", "two"]\n')
+    assert gb10(capsys, "check", "--inventory", path)[1].startswith(f"{path}: 2 hosts, no fault\n")
 
 
 @pytest.mark.usefixtures("pinned")

@@ -329,3 +329,21 @@ def test_the_unit_leaves_nothing_behind_in_systemd() -> None:
     )
     assert "--collect" in words
     assert "--unit=gb10-image-1.service" in words
+
+
+def test_a_box_that_is_away_for_a_while_is_waited_for() -> None:
+    """After a try to connect that failed, paramiko's client has no transport: nothing can be asked of it."""
+    host, reader = Script(["started"], SSHException("gone"), look("inactive", "0")), Words()
+    transport, tries = host.connector.client.get_transport(), []
+
+    def connect(**_: Any) -> None:
+        tries.append(1)
+        away = len(tries) < 4
+        host.connector.client.get_transport = lambda: None if away else transport
+        if away:
+            raise ConnectError("Could not connect")
+
+    host.connect = connect  # type: ignore[method-assign]
+    assert follow(None, host, JOB, reader)  # type: ignore[arg-type]
+    assert len(tries) == 4
+    assert any("the box is away" in line and "more)" in line for line in host.said)

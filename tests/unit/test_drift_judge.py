@@ -319,6 +319,21 @@ def test_an_apt_that_cannot_read_its_lists() -> None:
     assert (item.is_, item.fix, item.made) == ("apt-cache policy: E: Malformed line 1", "hand", Class.NEW)
 
 
+def test_a_key_that_could_be_guessed() -> None:
+    item = judged(now(**{"router: API key": "0600 10103:10103 short"}))["router: API key, its length"]
+    assert (item.fix, item.is_, item.made) == ("hand", "less", Class.BY_HAND)
+
+
+def test_a_rollback_says_so() -> None:
+    answer = now()
+    answer["readings"]["rolled_back"] = {"number": 2, "time": "2026-11-30T01:02:03Z"}
+    assert "router: rollback" not in judged(answer)  # a deploy came after it
+    answer["files"][BOX.presets_path] = "0644 0:0 another"
+    item = judged(answer)["router: rollback"]
+    assert item.is_ == "lane 2 since 2026-11-30T01:02:03Z, by a rollback"
+    assert item.fix == "deploy"
+
+
 def test_a_drop_in_of_the_watch() -> None:
     path = "/etc/systemd/system/gb10-watch.service.d/override.conf"
     item = judged(now(**{"watch: drop-ins": {path: "digest"}}))[f"watch: drop-in {path}"]

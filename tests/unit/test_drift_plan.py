@@ -62,6 +62,8 @@ def test_the_file_that_an_operation_is_about() -> None:
 def test_commands_for_people() -> None:
     script = StringCommand("sh", "-c", "'a long\nscript'", "-", "/var/lib/gb10/retired", "/etc/x")
     assert shortened(script) == "script: /var/lib/gb10/retired /etc/x"
+    aside = placed.set_aside("/var/lib/gb10/taken-over", ["/etc/x.conf", "/etc/y.conf"])
+    assert shortened(aside) == "set aside below /var/lib/gb10/taken-over: /etc/x.conf /etc/y.conf"
     assert shortened(StringCommand("systemctl", "restart", "x")) == "systemctl restart x"
     assert shortened(FileUploadCommand(io.BytesIO(b""), UPLOAD)) == "upload"
     assert shortened(FunctionCommand(shortened, (), {})) == "shortened"

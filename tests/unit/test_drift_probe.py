@@ -102,6 +102,17 @@ def test_a_docker_that_answers_with_an_error_is_not_an_empty_one(monkeypatch: py
     assert docker.ask("/info") is None
 
 
+def test_a_rollback_that_is_in_place(tmp_path: Path) -> None:
+    log = tmp_path / "changes.jsonl"
+    assert probe.rolled_back(str(tmp_path)) is None
+    log.write_text(
+        '{"time": "t1", "what": "kept", "number": 1}\n{"time": "t2", "what": "back", "number": 1}\n{spoilt\n'
+    )
+    assert probe.rolled_back(str(tmp_path)) == {"number": 1, "time": "t2"}
+    log.write_text(log.read_text() + '{"time": "t3", "what": "kept", "number": 2}\n')
+    assert probe.rolled_back(str(tmp_path)) is None
+
+
 def test_tables_of_somebody() -> None:
     ruleset = (
         "table ip filter {\n\tchain DOCKER {\n\t}\n}\n"
@@ -251,11 +262,11 @@ def test_the_environment_of_processes(tmp_path: Path) -> None:
 def test_files_and_the_key(tmp_path: Path) -> None:
     key = tmp_path / "key"
     assert probe.key_state(str(key)) == ""
-    key.write_text("secret")
+    key.write_text("a-secret-of-the-tests")
     key.chmod(0o600)
     owner = f"{os.getuid()}:{os.getgid()}"
     assert probe.key_state(str(key)) == f"0600 {owner}"
-    assert probe.file_state(str(key)).split()[2] == hashlib.sha256(b"secret").hexdigest()
+    assert probe.file_state(str(key)).split()[2] == hashlib.sha256(b"a-secret-of-the-tests").hexdigest()
     key.write_text("")
     assert probe.key_state(str(key)) == f"0600 {owner} empty"
     # What llama.cpp passes over is no key: without any it would ask nobody for one.
@@ -263,6 +274,8 @@ def test_files_and_the_key(tmp_path: Path) -> None:
         key.write_text(no_key)
         assert probe.key_state(str(key)) == f"0600 {owner} empty"
     key.write_text("# mine\nsecret\n")
+    assert probe.key_state(str(key)) == f"0600 {owner} short"
+    key.write_text("# mine\nsixteen-of-these\n")
     assert probe.key_state(str(key)) == f"0600 {owner}"
     link = tmp_path / "link"
     link.symlink_to(key)

@@ -102,6 +102,17 @@ def test_every_file_has_the_name_of_its_operation(monkeypatch: pytest.MonkeyPatc
     assert operations <= set(found.values())
 
 
+def test_a_deploy_does_not_make_a_stranger_welcome() -> None:
+    there = {
+        "lanes: vLLM containers": ["try-vllm (vllm:1)"],
+        "box: open ports": ["22 sshd", "8888 python3"],
+    }
+    answer = seen(BOX, **there)
+    kept = record(facts=answer["facts"])  # it was there at the deploy
+    found = {item["item"]: item["is"] for item in gb10_drift.judge(SETTINGS, kept, answer, "2027-01-01")}
+    assert found == {"lanes: vLLM container try-vllm (vllm:1)": "there", "box: open port 8888": "python3"}
+
+
 def test_a_container_that_is_gone() -> None:
     answer = seen(BOX, **{"router: container": None})
     assert {"item": "router: container", "was": "there", "is": "nothing"} in judged(answer)

@@ -158,6 +158,18 @@ def test_no_control_character_leaves_by_any_output() -> None:
     assert "\n" not in show.headline(away)
 
 
+@pytest.mark.parametrize("width", [80, 400])
+def test_the_lines_of_a_diff_are_as_long_as_they_are(width: int) -> None:
+    diff = unified("/etc/x", "a\n" + "b" * 200 + "\n", "a\nold\n", [])
+    item = ITEM.model_copy(update={"diff": diff})
+    out = io.StringIO()
+    Console(file=out, width=width).print(show.table(report(DRIFT.model_copy(update={"items": (item,)}))))
+    shown = out.getvalue().partition("--- /etc/x")
+    if width == 400:
+        assert "".join(shown[1:]) == diff
+    assert "".join(shown[1:]).replace("\n", "") == diff.replace("\n", "")
+
+
 def test_a_reason_is_plain_words() -> None:
     away = _unknown("a", "\x1b[31mno\x1b[0m \x1b[2Janswer\x07\nat all")
     assert away.reason == "no answer\\x07 at all"

@@ -23,7 +23,8 @@ from gb10.found import FoundModel, FoundOnBox, found_question, read_found
 from gb10.gguf import read_file
 from gb10.lock import Lock
 from gb10.memory import MIB
-from gb10.plan import Budget, Plan, make_plan, plan_faults
+from gb10.plan import Budget, Plan, make_plan
+from gb10.plan_faults import plan_faults
 from gb10.plan_sources import sources_of
 from gb10.plan_view import NOT_COUNTED, plan_json
 from gb10.preset_rules import refuse_text

@@ -93,6 +93,37 @@ def test_one_that_does_not_answer_either_says_so_and_is_not_the_current_one(lane
     assert gb10_generations.listed(lane.lane, str(lane.path))["current"] == 2
 
 
+def test_a_kept_lane_says_what_it_has_otherwise(lane: Lane) -> None:
+    lane.install("x:1", "[*]\nparallel = 1\n\n[a]\nctx-size = 4096\nmodel = /m/a.gguf\n\n[b]\n")
+    lane.keep()
+    lane.install("x:1", "[*]\nparallel = 2\n\n[a]\nctx-size = 8192\nmodel = /m/a.gguf\ntop-k = 1\n\n[c]\n")
+    lane.keep()
+    lane.install("x:2", lane.folder.joinpath("models.ini").read_text())
+    lane.keep()
+    first, second, third = lane.listed()["generations"]
+    otherwise = ["with b", "without c", "all models: parallel = 1", "a: ctx-size = 4096, no top-k"]
+    assert first["differs"] == ["image", *otherwise]
+    assert second["differs"] == ["image"]
+    assert (third["differs"], third["restarts"]) == ([], False)
+    assert lane.listed()["next"] == 2
+    assert lane.back()["state"] == "back"
+    first, second, third = lane.listed()["generations"]
+    assert (first["differs"], first["restarts"]) == (otherwise, False)
+    assert lane.listed()["next"] == 1
+
+
+def test_lanes_with_one_image_are_told_apart_by_their_numbers(lane: Lane) -> None:
+    for number in range(3):
+        lane.install("x:v1", f"[*]\nparallel = {number}\n")
+        lane.images.add("x:v1")
+        lane.keep()
+    assert lane.back("1")["to"] == 1
+    assert "parallel = 0" in (lane.folder / "models.ini").read_text()
+    assert lane.back("v1")["to"] == 3
+    assert lane.back("3")["reason"] == "lane 3 is in place already"
+    assert "no lane with image 9 is kept" in lane.back("9")["reason"]
+
+
 def test_an_image_that_has_gone_is_said_before_anything_is_changed(lane: Lane) -> None:
     lane.install("x:1")
     lane.keep()

@@ -119,6 +119,28 @@ def test_gb10_rollback_says_that_it_goes_on_there() -> None:
             rollback.go_back(host, box(), "")  # type: ignore[arg-type]
 
 
+def kept(number: int, *differs: str, restarts: bool = False) -> dict[str, Any]:
+    return {"number": number, "image": "x:b1-1", "differs": list(differs), "restarts": restarts}
+
+
+def test_gb10_rollback_asks_with_what_it_will_do() -> None:
+    lanes = [kept(1, "image", restarts=True), kept(2, "a: ctx-size = 4096"), kept(3)]
+    known = {"generations": lanes, "next": 2}
+    asked = "Go back on spark to lane 2 (a: ctx-size = 4096), without a restart while it runs?"
+    assert rollback.question("spark", known, "") == asked
+    assert rollback.question("spark", known, "1") == "Go back on spark to lane 1 (image), with a restart?"
+    assert rollback.question("spark", known, "b1-1").startswith("Go back on spark to lane 3,")
+    assert rollback.question("spark", known, "9") == "Go back on spark?"
+    older = {"generations": [{"number": 1, "image": "x:1"}], "next": 0}
+    assert rollback.question("spark", older, "") == "Go back on spark?"
+
+
+def test_a_lane_with_many_differences_is_one_row() -> None:
+    assert rollback.otherwise(kept(1, "a", "b")) == "a; b"
+    assert rollback.otherwise(kept(1, *"abcdef")) == "a; b; c; d; and 2 more"
+    assert rollback.otherwise({"number": 1}) == ""
+
+
 def test_it_can_be_turned_off() -> None:
     good, host = guarded((False, [], ["no"]), rollback_on_failure=False)
     assert not good

@@ -73,7 +73,7 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
     (tmp_path / "models.lock").write_text(json.dumps(data))
     with pytest.raises(BadInput) as caught:
         load_lock(tmp_path / "models.lock")
-    where = [fault.where.removeprefix("models.lock ") for fault in caught.value.faults]
+    where = [fault.where.removeprefix(f"{tmp_path}/models.lock ") for fault in caught.value.faults]
     assert where[:4] == ["version", "colour", "llama.cpp.commit", "images.x:1"]
     assert {"files[1]", "files[2].revision", "files[2].size", "files[2].sha256", "files[2].extra"} <= set(
         where

@@ -19,7 +19,8 @@ from gb10.gguf import Header
 from gb10.lock import Lock, LockedFile
 from gb10.memory import MIB
 from gb10.model import Catalogue, Clients
-from gb10.plan import Budget, Found, Plan, Source, largest_context, make_plan, plan_faults, total_of
+from gb10.plan import Budget, Found, Plan, Source, make_plan, total_of
+from gb10.plan_faults import largest_context, plan_faults
 from gb10.plan_sources import sources_of
 from gb10.plan_view import plan_json, plan_text
 from gb10.slots import Slots, ways
@@ -135,8 +136,29 @@ def test_no_advice_that_the_clients_could_not_live_with(tmp_path: Path) -> None:
 
 def test_a_model_that_never_fits(tmp_path: Path) -> None:
     catalogue = three(tmp_path)
-    (line,) = lines(planned(catalogue, 200), catalogue)
-    assert "c alone needs" in line
+    (line,) = lines(planned(catalogue, needed(catalogue, 1) - 1), catalogue)
+    assert "models.c: c alone needs" in line
+    assert line.endswith("300 MiB of that are its weights: take a smaller file, or give it `ctx-size: 3840`")
+
+
+def test_every_model_that_never_fits_is_named(tmp_path: Path) -> None:
+    catalogue = three(tmp_path)
+    found = lines(planned(catalogue, 100), catalogue)
+    assert [name for name in "abc" if any(f"{name} alone needs" in line for line in found)] == ["a", "b", "c"]
+
+
+def test_the_refusal_names_the_part_that_takes_most(tmp_path: Path) -> None:
+    catalogue = load(tmp_path, catalogue_text("cache-ram: 16000"))
+    plan = planned(catalogue, 1000)
+    (line,) = lines(plan, catalogue)
+    assert "16000 MiB of that are its prompt cache: set its `cache-ram` to" in line
+    room = int(line.rpartition("to ")[2].removesuffix(" at most"))
+    for size, good in ((room, True), (room + 1, False)):
+        again = load(tmp_path, catalogue_text(f"cache-ram: {size}"))
+        assert (lines(planned(again, 1000), again) == []) == good
+    catalogue = load(tmp_path, catalogue_text("ctx-size: 1000000"))
+    (line,) = lines(planned(catalogue, 1000), catalogue)
+    assert "are its KV cache: give it `ctx-size: " in line
 
 
 def test_random_catalogues_never_overcommit(tmp_path: Path) -> None:
@@ -304,7 +326,7 @@ def test_the_plan_as_text_and_json(tmp_path: Path) -> None:
     console = Console(width=220, record=True, file=io.StringIO())
     console.print(plan_text(plan, faults))
     shown = console.export_text()
-    assert "REFUSED models-max" in shown
+    assert "models.c: c alone needs" in shown.partition("REFUSED")[2]
     assert "2 unified *" in shown
     assert "DOES NOT FIT" in shown
     data = plan_json(plan, faults)

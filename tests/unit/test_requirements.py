@@ -74,6 +74,7 @@ def test_all_faults_of_the_host_at_once() -> None:
         ({"docker": None}, "Docker does not answer"),
         ({"docker": "24.0.7"}, "Docker 24.0.7 knows no CDI devices"),
         ({"buildx": False}, "docker buildx is missing"),
+        ({"calendar": "Failed to parse calendar specification"}, "is no time: Failed to parse"),
         ({"free_bytes": 59.9 * GIB}, "59.9 GiB free below /var/lib/docker, the build needs 60"),
         ({"daemon": '{"a": 1,}'}, "/etc/docker/daemon.json: not valid JSON"),
         ({"daemon": "[]"}, "/etc/docker/daemon.json: not valid JSON"),

@@ -387,6 +387,10 @@ def test_nothing_listens(run: Run) -> None:
     answer = result(run("probe", port=1)[1])
     assert answer["state"] == "down"
     assert "refused" in answer["reason"]
+    assert run("chat", "Hello", port=1)[::2] == (
+        1,
+        "gb10_router.py chat: nothing listens on port 1: the lane does not run (gb10 status says why)\n",
+    )
 
 
 # -- the key ----------------------------------------------------------------------------------------

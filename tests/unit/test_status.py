@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyinfra.api.exceptions import PyinfraError
 from rich.console import Console
 
+from gb10.commands import status as command
 from gb10.facts.probes import box_status
+from gb10.rendering import TOP
 from gb10.status import status_json
 from gb10.status_view import duration, status_view
 from gb10.watch_config import Baseline
@@ -48,7 +55,7 @@ def said(**changes: Any) -> dict[str, Any]:
     return {
         "uptime_seconds": 200_000, "lane": UNIT, "watch": UNIT | {"restarts": 0}, "image": BOX.image,
         "memory": {"total": 122_070, "available": 60_000}, "status": status, "status_age_seconds": 3,
-        "router": None, "night": NIGHT, **changes,
+        "router": None, "night": NIGHT, "deploy": None, **changes,
     }  # fmt: skip
 
 
@@ -153,7 +160,11 @@ def test_durations() -> None:
 
 
 def test_the_probe_on_a_box_that_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_there(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
     monkeypatch.setattr(box_status, "run", lambda *_: "")
+    monkeypatch.setattr(box_status.importlib, "import_module", not_there)
     question = {
         "lane": "x",
         "status": "/nonexistent",
@@ -161,13 +172,41 @@ def test_the_probe_on_a_box_that_has_nothing(monkeypatch: pytest.MonkeyPatch) ->
         "record": "/nonexistent",
         "programs": "/nonexistent",
         "lane_file": "/nonexistent",
+        "lock": "/nonexistent",
     }
     answer = box_status.main(question)
     assert answer["status"] is None
     assert answer["router"] is not None
     found = status_json(BOX, answer)
     assert found["state"] == "unknown"
-    assert found["router"]
+    assert found["router"] == "nothing is deployed here yet: run the deploy"
+
+
+def test_a_lane_that_was_never_deployed() -> None:
+    never = UNIT | {"active": "inactive", "enabled": "", "seconds": None}
+    text = screen(status_json(BOX, said(lane=never)), 200)
+    assert f"there is no {BOX.unit} on this box" in text
+    assert "for ?" not in text
+
+
+def test_a_deploy_that_is_under_way_is_shown() -> None:
+    holder = {"who": "me@laptop (deploy)", "since": "2026-01-01 00:00:00 UTC"}
+    text = screen(status_json(BOX, said(deploy=holder)), 200)
+    assert "held by me@laptop (deploy), since 2026-01-01" in text
+    assert "held by" not in screen(status_json(BOX, said()), 200)
+
+
+def test_the_probe_finds_the_holder(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    holder = [sys.executable, "files/gb10_lock.py", "me@laptop (deploy)", "token", str(lock)]
+    with subprocess.Popen(holder, cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert json.loads(process.stdout.readline()) == {"held": True}
+        held = box_status.deploy_lock(str(lock))
+        process.communicate()
+    assert held
+    assert held["who"] == "me@laptop (deploy)"
+    assert box_status.deploy_lock(str(lock)) is None
 
 
 WHEN = "2026-11-29 03:34:00 UTC"
@@ -207,8 +246,46 @@ def test_what_the_night_has_found(night: dict[str, Any], words: str) -> None:
 
 def test_the_probe_finds_the_last_night(tmp_path: Path) -> None:
     (tmp_path / "drift.json").write_text('{"state": "clean"}')
-    question = dict.fromkeys(("status", "programs", "lane_file", "record"), "/nonexistent")
+    question = dict.fromkeys(("status", "programs", "lane_file", "record", "lock"), "/nonexistent")
     night = box_status.main({"lane": "x", **question, "drift": str(tmp_path / "drift.json")})["night"]
     assert isinstance(night, dict)
     assert (night["found"], night["deploy_age_seconds"]) == ({"state": "clean"}, None)
     assert night["age_seconds"] < 60
+
+
+class Going:
+    """A box that is there, goes away and comes back: what each question and each connection meets."""
+
+    name = "spark.local"
+
+    def __init__(self, *met: Exception | None) -> None:
+        self.met = list(met)
+
+    @contextmanager
+    def connected(self, *_: object) -> Iterator[Going]:
+        self.meet()
+        yield self
+
+    def meet(self, *_: object) -> dict[str, str]:
+        if error := self.met.pop(0):
+            raise error
+        return {"state": "healthy"}
+
+
+def test_following_waits_for_a_box_that_went_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = PyinfraError("spark.local cannot be reached (no route)")
+    box = Going(None, None, PyinfraError("the connection broke"), away, None, None)
+    monkeypatch.setattr(command, "connected", box.connected)
+    monkeypatch.setattr(command, "desired", lambda host: BOX)
+    monkeypatch.setattr(command, "status_of", box.meet)
+    seen = command.followed(Path("inventory.py"), None, 0)
+    states = [next(seen) for _ in range(4)]
+    assert [found["state"] for _, found in states] == ["healthy", "unreachable", "unreachable", "healthy"]
+    assert {name for name, _ in states} == {"spark.local"}
+    assert "no route" in screen(states[2][1])
+
+
+def test_following_a_box_that_was_never_there_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "connected", Going(PyinfraError("no route")).connected)
+    with pytest.raises(PyinfraError, match="no route"):
+        next(command.followed(Path("inventory.py"), None, 0))

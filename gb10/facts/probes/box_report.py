@@ -9,6 +9,7 @@ import re
 import struct
 import subprocess
 import sys
+from typing import Any
 
 
 def run(*command: str) -> str:
@@ -114,7 +115,18 @@ def free_bytes(path: str) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def main(question: dict[str, list[int]]) -> dict[str, object]:
+def calendar_fault(text: str) -> str:
+    """Why systemd cannot read a time of its calendar; empty when it can, or cannot be asked."""
+    try:
+        done = subprocess.run(
+            ["systemd-analyze", "calendar", "--", text], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return (done.stderr.strip().splitlines() or ["no reason"])[-1] if done.returncode else ""
+
+
+def main(question: dict[str, Any]) -> dict[str, object]:
     docker_root = run("docker", "info", "--format", "{{.DockerRootDir}}")
     return {
         "docker": run("docker", "version", "--format", "{{.Server.Version}}") or None,
@@ -124,6 +136,7 @@ def main(question: dict[str, list[int]]) -> dict[str, object]:
         "holders": holders(question["ports"]),
         "daemon": read("/etc/docker/daemon.json") or None,
         "lock": deploy_lock(),
+        "calendar": calendar_fault(question.get("calendar", "daily")),
     }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import time
@@ -78,13 +80,32 @@ def asked_router(programs: str, lane_file: str) -> dict[str, Any]:
     sys.dont_write_bytecode = True  # a look leaves nothing behind
     try:
         # It lies on the box: this program brings nothing but itself.
-        router = importlib.import_module("gb10_router")
+        try:
+            router = importlib.import_module("gb10_router")
+        except ModuleNotFoundError:
+            return {"error": "nothing is deployed here yet: run the deploy", "models": {}}
         with open(lane_file, encoding="utf-8") as file:
             lane = json.load(file)
         states = router.model_states(router.request(lane, "GET", "/models", timeout=5))
     except Exception as error:  # whatever is wrong there, it is one line here
         return {"error": " ".join(str(error).split())[:300] or type(error).__name__, "models": {}}
     return {"error": "", "models": {name: state for name, (state, _) in states.items()}}
+
+
+def deploy_lock(path: str) -> dict[str, str] | None:
+    """Who holds the box for a deploy; None when nobody does. Asks, and takes nothing."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+            if struct.unpack("hhqqi", answer)[0] == fcntl.F_UNLCK:
+                return None
+            note = json.load(file)
+            return {"who": str(note["who"]), "since": str(note["since"])}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"who": "", "since": ""}
 
 
 def main(question: dict[str, Any]) -> dict[str, object]:
@@ -96,6 +117,7 @@ def main(question: dict[str, Any]) -> dict[str, object]:
     fresh = watch["active"] == "active" and age is not None and age < 60
     image = run("docker", "container", "inspect", "--format", "{{.Config.Image}}", lane)
     return {
+        "deploy": deploy_lock(question["lock"]),
         "uptime_seconds": round(float((text_of("/proc/uptime").split() or ["0"])[0])),
         "lane": unit_state(f"{lane}.service"),
         "image": image,

@@ -103,6 +103,7 @@ class Docker(http.client.HTTPConnection):
             raise OSError(f"Docker answered {what} with something else than JSON: {error}") from None
 
 
+KEY_LENGTH = 16  # characters
 DANGLING = "0777 0:0"
 
 
@@ -133,13 +134,13 @@ def file_state(path: str) -> str:
 
 
 def key_state(path: str) -> str:
-    """As `file_state`, and of the content no more than whether there is a key in it: "empty" without one."""
+    """As `file_state`, and of the content no more than "empty" where there is no key in it, "short" where one
+    could be guessed."""
     state, link, target = file_state(path).partition(" -> ")
     mode, _, owner = " ".join(state.split()[:2]).partition(" ")
-    there = any(
-        line[:1] not in (b"#", b"") and not line[:1].isspace() for line in (content(path) or b"").splitlines()
-    )
-    return f"{mode} {owner}{'' if there else ' empty'}{link}{target}" if mode else ""
+    keys = re.findall(rb"^[^#\s].*", content(path) or b"", re.MULTILINE)
+    said = " empty" if not keys else " short" if min(map(len, keys)) < KEY_LENGTH else ""
+    return f"{mode} {owner}{said}{link}{target}" if mode else ""
 
 
 def age_of(path: str) -> float | None:
@@ -425,6 +426,19 @@ def models_state(paths: list[str], models_dir: str, deep: bool) -> dict[str, str
 # -- all together --------------------------------------------------------------------------------------------
 
 
+def rolled_back(folder: str) -> dict[str, Any] | None:
+    """The last change of the lane, where that was a rollback: its number and time."""
+    for line in reversed((content(f"{folder}/changes.jsonl") or b"").decode(errors="replace").splitlines()):
+        try:
+            entry = json.loads(line)
+            if entry["what"] in ("kept", "back"):
+                back = {"number": int(entry["number"]), "time": str(entry["time"])}
+                return back if entry["what"] == "back" else None
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
 def first(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     return match[1] if match else ""
@@ -548,6 +562,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
             else None,
             "would_move": would_move(said["policy"]),
             "apt": failed.get("policy", ""),
+            "rolled_back": rolled_back(question.get("generations", "")),
             "night": {
                 "unit": properties(said["night"]).get("Result", ""),
                 "result": age_of(question.get("night", "")),
