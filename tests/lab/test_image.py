@@ -254,7 +254,6 @@ def test_a_rollback_that_was_cut_off_is_brought_to_its_end_by_the_next(host: Lab
     assert f"with {first}: tiny-a answered" in back.stdout
     assert _image_of(host) == first
     assert "has not come to its end" not in deploying.gb10(host, "rollback", "--list").stdout
-    assert deploying.changed(_deploy(host)) == []
 
 
 def test_a_power_cut_right_after_a_deploy_leaves_the_lane_before_it(host: LabHost) -> None:
