@@ -182,6 +182,7 @@ def test_a_lane_that_does_not_come_back_is_tried_again_and_then_left(lane: Lane)
     lane.unit = replace(UNIT, active="failed", result="exit-code")
     lane.until(acts("stop"), models=(), probe=None)
     assert [kind for v in lane.verdicts for kind in kinds(v)] == ["restart"] * 3 + ["stop"]
+    assert lane.verdicts[-1].actions[0].reason.count("did not come back") == 1
 
 
 def test_a_lane_that_is_started_again_after_a_stop_is_watched_as_before(lane: Lane) -> None:
