@@ -676,6 +676,17 @@ def test_another_container_in_the_same_start_is_a_crash(lane: Lane) -> None:
     assert len(lane.history.crashes) == 1
 
 
+def test_the_container_of_another_start_is_no_crash(lane: Lane) -> None:
+    lane.unit = replace(lane.unit, active="inactive")
+    lane.see_for(30, models=(), probe=None, container="")
+    # The gate takes its time: the start is seen before its container.
+    lane.unit = replace(lane.unit, active="activating", invocation="second")
+    lane.see_for(20, models=(), probe=None, container="")
+    lane.restarted()
+    lane.see_for(30)
+    assert lane.history.crashes == ()
+
+
 def test_a_crash_loop_with_a_long_gate_is_never_green(lane: Lane) -> None:
     for count in range(1, 6):
         lane.unit = replace(lane.unit, active="activating", restarts=count)
