@@ -92,10 +92,13 @@ def _restart(
     if attempts >= settings.restarts_an_hour:
         text = f"{why}; {attempts} restarts in an hour have not helped"
         return replace(history, stopped=text, recovery=None), (Action("stop", text),)
+    # One that did not come back is tried again for the reason of the first.
+    gone = history.recovery is not None and now.unit.active != "active"
+    first = history.recovery.why if history.recovery is not None and gone else why
     history = replace(
         history,
         attempts=(*history.attempts, now.at),
-        recovery=Recovery(now.at, why, _proven(history, now)),
+        recovery=Recovery(now.at, first, _proven(history, now)),
         waiting={},
     )
     return history, (Action("restart", why),)

@@ -49,6 +49,7 @@ _NOT_THE_PROBE = re.compile(
 )
 # The probe's program was found, and the driver's library was not.
 _NO_LIBRARY = "error while loading shared libraries"
+ABORTED = 134  # by itself: llama.cpp does so, with its reason, where a device answers no more
 _left: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}  # killed, and not ended yet
 
 
@@ -112,7 +113,7 @@ def judge_probe(status: int | None, output: str, expect: str) -> dict[str, str]:
     ran = status is not None and output.strip() and not _NOT_THE_PROBE.search(output)
     if status in (126, 127):  # there is no such program, or none that can be run
         ran = ran and _NO_LIBRARY in output
-    elif status is not None:
+    elif status is not None and status != ABORTED:
         # 125 is Docker's; above 128 a signal has ended it. (255 is what nvidia-smi says without a driver.)
         ran = ran and status != 125 and not 128 <= status <= 192
     return {

@@ -74,7 +74,8 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
         history,
         crashes=crashes,
         restarts=restarts,
-        container=now.container or history.container,
+        # One of another start is none to compare with.
+        container=now.container or (history.container if unit.invocation == history.invocation else ""),
         deaths={name: times for name, times in deaths.items() if times},
         dead=died if now.models else history.dead,
         attempts=tuple(at for at in history.attempts if now.at - at < HOUR),

@@ -145,8 +145,10 @@ def _with_figure(
         return replace(speed, suspect=False, slow=0, canaries=0)
     low = figure < BUSY_SHARE * settings.slow_ratio * baseline and deepest <= DEEP_TOKENS
     # What counts already goes on to count until it is fast again.
-    if not alone or not (low or counting):
+    if not alone:
         return replace(speed, suspect=True, slow=0)
+    if not (low or counting):
+        return replace(speed, suspect=True, slow=max(0, speed.slow - 1))
     since = speed.slow_since if speed.slow else now.at
     return replace(speed, suspect=True, slow=speed.slow + 1, slow_since=since)
 

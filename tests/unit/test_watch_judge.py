@@ -182,6 +182,7 @@ def test_a_lane_that_does_not_come_back_is_tried_again_and_then_left(lane: Lane)
     lane.unit = replace(UNIT, active="failed", result="exit-code")
     lane.until(acts("stop"), models=(), probe=None)
     assert [kind for v in lane.verdicts for kind in kinds(v)] == ["restart"] * 3 + ["stop"]
+    assert lane.verdicts[-1].actions[0].reason.count("did not come back") == 1
 
 
 def test_a_lane_that_is_started_again_after_a_stop_is_watched_as_before(lane: Lane) -> None:
@@ -673,6 +674,17 @@ def test_another_container_in_the_same_start_is_a_crash(lane: Lane) -> None:
     assert len(lane.history.crashes) == 1
     lane.see_for(30)
     assert len(lane.history.crashes) == 1
+
+
+def test_the_container_of_another_start_is_no_crash(lane: Lane) -> None:
+    lane.unit = replace(lane.unit, active="inactive")
+    lane.see_for(30, models=(), probe=None, container="")
+    # The gate takes its time: the start is seen before its container.
+    lane.unit = replace(lane.unit, active="activating", invocation="second")
+    lane.see_for(20, models=(), probe=None, container="")
+    lane.restarted()
+    lane.see_for(30)
+    assert lane.history.crashes == ()
 
 
 def test_a_crash_loop_with_a_long_gate_is_never_green(lane: Lane) -> None:

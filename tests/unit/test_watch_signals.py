@@ -280,6 +280,7 @@ def test_probes_on_a_real_gpu(file: str, expect: str, answer: str) -> None:
         (126, "sh: 1: nvidia-smi: Permission denied"),
         (125, "docker: something"),
         (0, "ggml_cuda_init: failed to initialize CUDA: out of memory\nAvailable devices:\n  (none)"),
+        (134, ""),
         (137, ""),
         (137, "GPU"),
         (139, "GPU"),
@@ -305,6 +306,7 @@ def test_a_probe_that_did_not_run_knows_nothing(status: int | None, output: str)
         (2, "sh: 1: cannot create /dev/nvidia-uvm: No such device or address"),
         (2, "sh: 1: cannot create /dev/nvidia-uvm: Permission denied"),
         (0, "No devices found"),
+        (134, "ggml-rpc.cpp:507: Remote RPC server crashed\nllama-server(+0x4cc21) [0x563805565c21]"),
         (
             127,
             "nvidia-smi: error while loading shared libraries: libcuda.so.1: cannot open shared object file",

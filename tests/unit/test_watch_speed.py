@@ -267,6 +267,22 @@ def test_what_counts_as_slow_counts_until_it_is_fast_again(lane: Lane) -> None:
     assert lane.verdicts[-1].state == HEALTHY
 
 
+def test_a_figure_in_between_does_not_hide_a_slow_child(lane: Lane) -> None:
+    began = lane.at
+    while lane.verdicts[-1].state == HEALTHY:
+        serve(lane, 10, 9.0)
+        serve(lane, 5, 16.0)
+        assert lane.at - began <= 60
+    assert keys(lane.verdicts[-1]) == ["speed:fast"]
+
+
+def test_a_dip_now_and_then_is_no_slow_child(lane: Lane) -> None:
+    for _ in range(60):
+        serve(lane, 25, 19.0)
+        serve(lane, 5, 13.0)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
 # -- clients that come and go between two looks -----------------------------------------------------------
 
 
