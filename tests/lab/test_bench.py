@@ -289,7 +289,7 @@ def test_the_box_lives_on(host: LabHost, under_test: BoxUnderTest) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
 def test_other_presets_are_put_back(host: LabHost, tmp_path: Path, number: signal.Signals) -> None:
     before = (loaded(host), presets(host))
-    words = ("tiny-b", "--part", "slots", *SHORT, "--long", "1500", "--out", tmp_path)
+    words = ("tiny-b", "--part", "load", "--part", "slots", *SHORT, "--long", "1500", "--out", tmp_path)
     with begun(host, *words) as process:
         wait_for(lambda: presets(host) != before[1])
         process.send_signal(number)
