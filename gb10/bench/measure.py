@@ -41,8 +41,9 @@ def load_time(router: Router, model: str, free_mib: Callable[[], int | None]) ->
     seconds = router.load(model)
     after = free_mib()
     only = only and router.loaded() == [model]
-    taken = before - after if only and before is not None and after is not None else None
-    return LoadTime(seconds=round(seconds, 2), memory_mib=taken)
+    taken = before - after if only and before is not None and after is not None else 0
+    # A load frees nothing: then something else on the box did, by more than the model took.
+    return LoadTime(seconds=round(seconds, 2), memory_mib=taken if taken > 0 else None)
 
 
 def speed(

@@ -79,6 +79,15 @@ def test_a_load_that_would_push_another_out_is_measured_alone(server: Router) ->
     assert load.memory_mib == 1000
 
 
+def test_memory_that_grew_in_a_load_is_not_known(server: Router) -> None:
+    into = result()
+    memory = iter([8000, 8101]).__next__
+    bench_model(bench(server, options=options("load"), free_mib=memory), "a", into)
+    load = into.models["a"].load
+    assert load is not None
+    assert load.memory_mib is None
+
+
 def test_memory_is_not_known_where_another_model_comes(server: Router) -> None:
     models = server.models  # type: ignore[attr-defined]
 

@@ -90,8 +90,9 @@ def test_a_figure_of_the_cpu_is_none(server: Router) -> None:
 
 
 def test_a_model_that_does_not_load_is_one_side(server: Router) -> None:
-    server.models.broken.add("b")  # type: ignore[attr-defined]
-    made, into = bench(server), result()
+    models = server.models  # type: ignore[attr-defined]
+    models.broken.add("b")
+    made, into = bench(server, free_mib=lambda: 9000 - 1000 * len(models.loaded)), result()
     run_story(made, TOLD, ["a", "b"], {}, into)
     assert "does not load" in into.story["speed"]["b"].why
     assert into.story["speed"]["a"].value == 50.0
