@@ -117,7 +117,8 @@ def make_folder(path: str) -> None:
     owner = os.stat(path)
     for folder in reversed(missing):
         os.mkdir(folder, 0o755)
-        os.chown(folder, owner.st_uid, owner.st_gid)
+        # A link that somebody puts in its place in between is not followed.
+        os.chown(folder, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def main(arguments: list[str]) -> int:
