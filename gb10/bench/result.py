@@ -235,7 +235,7 @@ def save_baselines(result: Result, folder: Path, lower: bool = False) -> tuple[P
         before = _baseline(models.get(name), path, name)
         if before is not None and not lower and generation.highest < before[0] - before[1]:
             what = f"makes {generation.median} tok/s ± {generation.spread}, and its baseline is {before[0]}"
-            do = "find out why; to accept it, take its entry out of the file and save it again"
+            do = "find out why; --lower accepts it"
             faults.append(Fault(f"{path} {name}", what, do))
         models[name] = {
             "tokens_per_second": generation.median,

@@ -77,6 +77,7 @@ _quick = click.option("--quick", is_flag=True, help="Fewer runs, clients and tas
     is_flag=True,
     help="Make the speeds the baselines in bench/baselines; the next deploy brings them to the watch.",
 )
+@click.option("--lower", is_flag=True, help="With --save-baseline: also a speed that has fallen.")
 @click.option("--baselines", type=click.Path(path_type=Path), default=BASELINES, hidden=True)
 @_out
 @_yes
@@ -92,6 +93,7 @@ def run(
     answer_limit: int | None,
     long_tokens: int | None,
     save_baseline: bool,
+    lower: bool,
     baselines: Path,
     out: Path,
     yes: bool,
@@ -134,7 +136,7 @@ def run(
         console.print(more)
     _say(f"written: {_shown(path)}" if path else NOTHING)
     if save_baseline and not result.interrupted:
-        kept, taken = save_baselines(result, baselines)
+        kept, taken = save_baselines(result, baselines, lower)
         if taken:
             _say(f"baselines of {', '.join(taken)}: {_shown(kept)}")
             _say("commit that file; the next deploy brings it to the watch on the box")
