@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from gb10_watch_state import Model, Observation, Settings, Speed
 
-BUSY_SHARE = 0.7  # of the slow ratio: below it, traffic alone counts
+BUSY_SHARE = 0.8  # of the slow ratio: below it, traffic alone counts
 DEEP_TOKENS = 16384  # beyond it a model may be slow by nature, and traffic alone says nothing
 SLOW_FIGURES = 3  # slow figures of one client alone, in a row
-SLOW_SECONDS = 30  # and from the first to the last of them: a moment's work of others is no fault
+SLOW_SECONDS = 25  # and from the first to the last of them: a moment's work of others is no fault
 SLOW_CANARIES = 2  # on an idle lane, in a row
 WRITTEN_SECONDS = 4  # of an answer that is being written, for a figure
 ALONE = 1.2  # tokens for each step of the model: with two clients there are two

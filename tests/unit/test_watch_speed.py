@@ -176,7 +176,7 @@ def test_a_long_answer_shows_its_speed_while_it_is_written(lane: Lane) -> None:
 
 
 def test_a_long_answer_at_a_third_is_seen_before_it_ends(lane: Lane) -> None:
-    write(lane, 30, 13.0)
+    write(lane, 20, 13.0)
     assert lane.verdicts[-1].state == HEALTHY, "not so soon"
     write(lane, 15, 13.0, task=70)
     assert keys(lane.verdicts[-1]) == ["speed:fast"]
