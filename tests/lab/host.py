@@ -293,8 +293,15 @@ class LabHost:
                 ref.send(signal.SIGKILL)
                 if not ref.wait_gone(10):
                     raise LabError(f"{self.name}: process {ref.pid} does not end")
+        self._unplug()
         supervisor.remove_cgroups(self.name)
         supervisor.refs_file(self.name).unlink(missing_ok=True)
+
+    def _unplug(self) -> None:
+        """The kernel takes a dead host's wire away when it comes to it: the next one needs the name now."""
+        wire = f"vb-{self.name}"[:15]
+        if Path("/sys/class/net", wire).exists():
+            subprocess.run(["ip", "link", "delete", wire], capture_output=True, check=False)
 
 
 class _ReleasedOnFailure:
