@@ -18,6 +18,7 @@ from gb10 import nightly, watch_config
 from gb10.boxdata import AUTO, BoxData
 from gb10.catalogue import Catalogue
 from gb10.cmake_options import is_on
+from gb10.facts.probe import probe_source
 from gb10.fetch_manifest import fetch_manifest
 from gb10.found import MOUNTS, FoundModel, places
 from gb10.lock import Lock
@@ -408,9 +409,7 @@ class Desired:
     def nightly_files(self) -> tuple[PlacedFile, ...]:
         """The program, what it shares with `gb10 drift`, its settings, and the units that run it."""
         folder, settings = self.data.program_dir, f"{self.data.state_dir}/nightly.json"
-        look, mask = (
-            (TOP / "gb10" / name).read_text() for name in ("facts/probes/drift_state.py", "drift/mask.py")
-        )
+        look, mask = probe_source("drift_state.py"), (TOP / "gb10/drift/mask.py").read_text()
         values = {
             "program": f"{folder}/gb10_drift.py",
             "settings": settings,

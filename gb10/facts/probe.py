@@ -2,12 +2,14 @@
 
 A probe is one file of ``gb10/facts/probes/``: standard library only, read-only, it gets its question as
 JSON in its first argument and prints its answer as JSON. It is sent with the command, so it works on a
-host that has nothing of ours yet.
+host that has nothing of ours yet. What several have in common is a file of its own (``_NAME.py``), which
+stands in the place of its import when they are sent.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,22 @@ from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.facts import FactBase
 
 PROBES = Path(__file__).parent / "probes"
+_PART = re.compile(r"^from gb10\.facts\.probes\.(\w+) import .*\n", re.MULTILINE)
+
+
+def probe_source(program: str) -> str:
+    """The whole text of a probe, in one file."""
+
+    def part(found: re.Match[str]) -> str:
+        text = (PROBES / f"{found[1]}.py").read_text()
+        return text.replace("from __future__ import annotations\n", "", 1)
+
+    return _PART.sub(part, (PROBES / program).read_text())
 
 
 def probe_command(program: str, question: object) -> StringCommand:
     """The shell command that runs ``program`` of the probes folder with ``question``."""
-    source = (PROBES / program).read_text()
+    source = probe_source(program)
     # -I: a json.py in the login user's home must not take the place of Python's own, as root.
     return StringCommand(
         "python3", "-I", "-c", QuoteString(source), QuoteString(json.dumps(question, sort_keys=True))

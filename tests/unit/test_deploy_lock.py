@@ -49,7 +49,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     assert second.answer["since"].endswith("UTC")
     assert second.process.wait(10) == 1
     # Whoever only asks takes nothing, and gets the same answer.
-    for probe in (box_report.deploy_lock, drift_state.lock_holder):
+    for probe in (box_report.deploy_lock, drift_state.deploy_lock):
         assert probe(str(path)) == {"who": "ann@desk", "since": second.answer["since"]}
     first.end()
     assert box_report.deploy_lock(str(path)) is None
@@ -92,7 +92,7 @@ def test_a_damaged_note_still_means_held(tmp_path: Path, content: str) -> None:
 
 def test_nobody_and_no_file(tmp_path: Path) -> None:
     assert box_report.deploy_lock(str(tmp_path / "none")) is None
-    assert drift_state.lock_holder(str(tmp_path / "none")) is None
+    assert drift_state.deploy_lock(str(tmp_path / "none")) is None
 
 
 def test_preflight_refuses_with_who_and_since() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import json
 import os
 import re
-import struct
 import subprocess
 import sys
 import time
 from typing import Any
+
+from gb10.facts.probes._deploy_lock import deploy_lock
 
 
 def run(*command: str) -> str:
@@ -90,22 +90,6 @@ def asked_router(programs: str, lane_file: str) -> dict[str, Any]:
     except Exception as error:  # whatever is wrong there, it is one line here
         return {"error": " ".join(str(error).split())[:300] or type(error).__name__, "models": {}}
     return {"error": "", "models": {name: state for name, (state, _) in states.items()}}
-
-
-def deploy_lock(path: str) -> dict[str, str] | None:
-    """Who holds the box for a deploy; None when nobody does. Asks, and takes nothing."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
-            if struct.unpack("hhqqi", answer)[0] == fcntl.F_UNLCK:
-                return None
-            note = json.load(file)
-            return {"who": str(note["who"]), "since": str(note["since"])}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return {"who": "", "since": ""}
 
 
 def main(question: dict[str, Any]) -> dict[str, object]:

@@ -5,7 +5,6 @@ The deploy also puts this file on the box, for the nightly look: it is the same 
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import hashlib
 import http.client
@@ -14,11 +13,13 @@ import os
 import re
 import socket
 import stat
-import struct
 import subprocess
 import sys
 import time
 from typing import Any
+
+from gb10.facts.probes._deploy_lock import deploy_lock
+from gb10.facts.probes._since_start import key_newer, models_newer
 
 LIMIT_SECONDS = 60
 # What need not be on a box, or on every one: without it the fact is that nothing is known. That apt cannot
@@ -167,48 +168,8 @@ def stopped_by_watch(path: str) -> bool:
         return False
 
 
-def models_newer(models_dir: str, started_monotonic: str) -> bool:
-    """True when a model file took another one's place after the service started: the router may hold what it
-    read of that one. Both times are microseconds since boot."""
-    try:
-        with open(f"{models_dir}/.gb10-replaced.json", encoding="utf-8") as file:
-            moment = json.load(file)
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            same_boot = moment["boot"] == file.read().strip()
-        return bool(same_boot and 0 < int(started_monotonic) < int(moment["monotonic_us"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def key_newer(path: str, started_monotonic: str) -> bool:
-    """True when the key was written after the service started (microseconds since boot, 0 when it does not
-    run): the router still has the old one."""
-    if not started_monotonic.isdigit() or started_monotonic == "0":
-        return False
-    started = time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - int(started_monotonic) / 1e6)
-    try:
-        return os.stat(path).st_mtime > started
-    except OSError:
-        return False
-
-
 def properties(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-
-
-def lock_holder(path: str = "/run/gb10-deploy.lock") -> dict[str, str] | None:
-    """Who holds the box for a deploy; None when nobody does. Asks, and takes nothing."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            if struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] == fcntl.F_UNLCK:
-                return None
-            note = json.load(file)
-            return {"who": str(note["who"]), "since": str(note["since"])}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return {"who": "", "since": ""}
 
 
 # -- the container ---------------------------------------------------------------------------------------
@@ -574,7 +535,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         "record_state": file_state(question["record"]),
         "key_newer": key_newer(question["key"], started),
         "models_newer": models_newer(question["models_dir"], started),
-        "lock": lock_holder(),
+        "lock": deploy_lock(),
         "failed": [why for name, why in failed.items() if name not in OPTIONAL],
     }
 

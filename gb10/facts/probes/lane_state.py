@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-import time
+
+from gb10.facts.probes._since_start import key_newer, models_newer
 
 
 def run(*command: str) -> str:
@@ -51,33 +52,6 @@ def key_state(path: str) -> dict[str, object] | None:
         "owner": f"{status.st_uid}:{status.st_gid}",
         "size": status.st_size,
     }
-
-
-def key_newer(path: str, started_monotonic: str) -> bool:
-    """True when the key was written after the service started: the router still has the old one.
-
-    ``started_monotonic`` is systemd's figure: microseconds since boot, 0 when it does not run.
-    """
-    if not started_monotonic.isdigit() or started_monotonic == "0":
-        return False
-    started = time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - int(started_monotonic) / 1e6)
-    try:
-        return os.stat(path).st_mtime > started
-    except OSError:
-        return False
-
-
-def models_newer(models_dir: str, started_monotonic: str) -> bool:
-    """True when a model file took another one's place after the service started: the router may hold what it
-    read of that one. Both times are microseconds since boot."""
-    try:
-        with open(f"{models_dir}/.gb10-replaced.json", encoding="utf-8") as file:
-            moment = json.load(file)
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            same_boot = moment["boot"] == file.read().strip()
-        return bool(same_boot and 0 < int(started_monotonic) < int(moment["monotonic_us"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def main(question: dict[str, str]) -> dict[str, object]:
