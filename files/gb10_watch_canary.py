@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gb10_watch_speed import lasting
 from gb10_watch_state import History, Observation, Settings, Speed
 
 IDLE_SECONDS = 5  # without a request, before a canary asks a model that is under suspicion
@@ -48,7 +47,7 @@ def _due(name: str, speed: Speed, history: History, now: Observation, settings: 
     if now.at - speed.asked < AGAIN_SECONDS:
         return False
     if speed.suspect:
-        confirmed = lasting(speed) or speed.canaries > 0
+        confirmed = speed.slow or speed.canaries > 0
         return confirmed or now.at - speed.cleared >= CLEARED_SECONDS
     if history.recovery is not None and name in settings.baselines and speed.figure is None:
         return True

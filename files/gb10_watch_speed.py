@@ -16,8 +16,9 @@ from gb10_watch_state import Model, Observation, Settings, Speed
 
 BUSY_SHARE = 0.8  # of the slow ratio: below it, traffic alone counts
 DEEP_TOKENS = 16384  # beyond it a model may be slow by nature, and traffic alone says nothing
-SLOW_FIGURES = 3  # slow figures of one client alone, in a row
-SLOW_SECONDS = 25  # and from the first to the last of them: a moment's work of others is no fault
+SLOW_FIGURES = 3  # of one client alone; their mean counts, since each is noisy for itself
+SLOW_SECONDS = 25  # at least from the first to the last of them: a moment's work of others is no fault
+SLOW_WITHIN = 45  # seconds; figures from further back are forgotten
 SLOW_CANARIES = 2  # on an idle lane, in a row
 WRITTEN_SECONDS = 4  # of an answer that is being written, for a figure
 ALONE = 1.2  # tokens for each step of the model: with two clients there are two
@@ -72,7 +73,7 @@ def _speed(
     assert model.seconds is not None
     baseline = settings.baselines.get(model.name)
     most, deepest = max(before.most, requests[0]), max(before.deepest, model.depth or 0)
-    speed = replace(before, most=most, deepest=deepest)
+    speed = replace(before, most=most, deepest=deepest, beside=max(before.beside, requests[0]))
     counted = replace(
         speed,
         tokens=model.tokens,
@@ -93,16 +94,17 @@ def _speed(
     tokens, seconds = model.tokens - before.tokens, model.seconds - before.seconds
     if tokens > 0 or model.requests:
         speed, counted = replace(speed, used=now.at), replace(counted, used=now.at)
-    alone = speed.most <= 1
     enough = max(settings.minimum_tokens, GRAINS * _grain(model.tokens))
     if tokens >= enough and seconds > 0 and seconds >= GRAINS * _grain(model.seconds):
-        alone = alone and _one_by_one(before, model, tokens)
-        following = _follow(counted, model, now)
+        alone = speed.most <= 1 and _one_by_one(before, model, tokens)
+        following = _follow(counted, model, requests[1], now)
         return _with_figure(following, tokens / seconds, alone, speed.deepest, baseline, now, settings)
-    written = _written(speed, model, now) if alone else None
+    # Who came and went before this part of the answer has not slowed it.
+    written = _written(speed, model, now) if speed.beside <= 1 else None
+    following = _follow(speed, model, requests[1], now)
     if written is None:
-        return _follow(speed, model, now)
-    return _with_figure(_follow(speed, model, now), written, alone, speed.deepest, baseline, now, settings)
+        return following
+    return _with_figure(following, written, True, speed.deepest, baseline, now, settings)
 
 
 def _grain(counter: float) -> float:
@@ -125,7 +127,7 @@ def _with_canary(
         return speed  # beside other work its figure says nothing
     if speed.figure < settings.slow_ratio * baseline:
         return replace(speed, suspect=True, canaries=speed.canaries + 1)
-    return replace(speed, suspect=False, canaries=0, slow=0, cleared=now.at)
+    return replace(speed, suspect=False, canaries=0, low=(), slow=False, cleared=now.at)
 
 
 def _with_figure(
@@ -137,25 +139,20 @@ def _with_figure(
     now: Observation,
     settings: Settings,
 ) -> Speed:
-    counting = lasting(speed)
     speed = replace(speed, figure=figure, figure_at=now.at)
     if baseline is None:
         return speed
     if figure >= settings.slow_ratio * baseline:
-        return replace(speed, suspect=False, slow=0, canaries=0)
-    low = figure < BUSY_SHARE * settings.slow_ratio * baseline and deepest <= DEEP_TOKENS
-    # What counts already goes on to count until it is fast again.
+        return replace(speed, suspect=False, low=(), slow=False, canaries=0)
     if not alone:
-        return replace(speed, suspect=True, slow=0)
-    if not (low or counting):
-        return replace(speed, suspect=True, slow=max(0, speed.slow - 1))
-    since = speed.slow_since if speed.slow else now.at
-    return replace(speed, suspect=True, slow=speed.slow + 1, slow_since=since)
-
-
-def lasting(speed: Speed) -> bool:
-    """Whether one client alone was slow often enough."""
-    return speed.slow >= SLOW_FIGURES and speed.figure_at - speed.slow_since >= SLOW_SECONDS
+        return replace(speed, suspect=True, low=(), slow=False)
+    if deepest > DEEP_TOKENS:
+        return replace(speed, suspect=True, low=())
+    low = (*(one for one in speed.low if now.at - one[0] <= SLOW_WITHIN), (now.at, figure))
+    lasts = len(low) >= SLOW_FIGURES and low[-1][0] - low[0][0] >= SLOW_SECONDS
+    slow = lasts and sum(one[1] for one in low) / len(low) < BUSY_SHARE * settings.slow_ratio * baseline
+    # What counts already goes on to count until it is fast again.
+    return replace(speed, suspect=True, low=low, slow=speed.slow or slow)
 
 
 def _written(speed: Speed, model: Model, now: Observation) -> float | None:
@@ -166,12 +163,12 @@ def _written(speed: Speed, model: Model, now: Observation) -> float | None:
     return tokens / seconds if seconds >= WRITTEN_SECONDS and tokens > 0 else None
 
 
-def _follow(speed: Speed, model: Model, now: Observation) -> Speed:
+def _follow(speed: Speed, model: Model, requests: int, now: Observation) -> Speed:
     """Remember how far the answer is, from its first look on and anew after each figure."""
     same = model.answer is not None and speed.answer is not None and model.answer[0] == speed.answer[0]
     if same and now.at - speed.answer_at < WRITTEN_SECONDS:
         return speed
-    return replace(speed, answer=model.answer, answer_at=now.at)
+    return replace(speed, answer=model.answer, answer_at=now.at, beside=requests)
 
 
 def slow_reason(speed: Speed | None, name: str, settings: Settings) -> str:
@@ -179,7 +176,7 @@ def slow_reason(speed: Speed | None, name: str, settings: Settings) -> str:
     baseline = settings.baselines.get(name)
     if speed is None or baseline is None or speed.figure is None:
         return ""
-    if not lasting(speed) and speed.canaries < SLOW_CANARIES:
+    if not speed.slow and speed.canaries < SLOW_CANARIES:
         return ""
     share = 100 * speed.figure / baseline
     return f"{name} makes {speed.figure:.1f} tok/s, {share:.0f} % of its {baseline:.1f}"

@@ -150,8 +150,8 @@ class Speed:
     """What is known of one loaded model's speed.
 
     ``tokens``, ``seconds``, ``decodes``, ``guessed`` are the counters at the last figure, ``most`` the most
-    requests on the whole lane since, ``deepest`` the longest sequence. ``slow`` counts slow figures of one
-    client alone, ``canaries`` slow canaries, both in a row.
+    requests on the whole lane since, ``deepest`` the longest sequence. ``low``: the last slow figures of one
+    client alone, each with its time; ``slow``: they have lasted. ``canaries`` counts slow canaries in a row.
     """
 
     pid: int | None
@@ -162,8 +162,8 @@ class Speed:
     figure: float | None = None
     figure_at: float = 0.0
     suspect: bool = False
-    slow: int = 0
-    slow_since: float = 0.0
+    low: tuple[tuple[float, float], ...] = ()
+    slow: bool = False
     canaries: int = 0
     asked: float = 0.0  # when a canary was last wanted
     cleared: float = float("-inf")  # when a canary last said that it is sound
@@ -173,6 +173,7 @@ class Speed:
     seen: tuple[float, float | None] = (0.0, None)  # tokens and steps at the last look
     answer: tuple[int, int] | None = None  # see Model.answer
     answer_at: float = 0.0
+    beside: int = 0  # the most requests on the whole lane since then
 
 
 @dataclass(frozen=True)

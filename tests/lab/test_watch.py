@@ -149,17 +149,18 @@ def test_a_child_slowed_to_a_third(host: LabHost, tmp_path: Path) -> None:
         for _ in range(8):
             seen.append(_speed(watching.status(host), model) or 0.0)
             time.sleep(5)
-        speed = max(seen)
+        speed = max(seen)  # whatever else runs here makes it slower, and nothing faster
     baseline = {"tokens_per_second": speed, "spread": 0.1, "image": "x", "presets": "x", "measured": "now"}
     (tmp_path / f"{host.name}.json").write_text(json.dumps({"version": 1, "models": {model: baseline}}))
     # No answer of before goes on beside those to come.
     host.ssh(f"systemctl restart {lane.UNIT}", sudo=True)
     lane.wait_answering(host)
     _deploy(host, watch_baselines=str(tmp_path))
-    # The child computes in the stand-in accelerator's process for its connection: that one gets a third.
+    # The child computes in the stand-in accelerator's process for its connection. About half of its time is
+    # spent there: with a sixth of the processor for it the child is left with a third of its speed.
     main = host.ssh(f"systemctl show --property=MainPID --value {ACCELERATOR}").stdout.strip()
     pids = " ".join(host.ssh(f"pgrep --parent {main}").stdout.split())
-    slowed = f"while :; do kill -STOP {pids}; sleep 0.06; kill -CONT {pids}; sleep 0.02; done"
+    slowed = f"while :; do kill -STOP {pids}; sleep 0.11; kill -CONT {pids}; sleep 0.02; done"
     try:
         with _traffic(host, model):
             time.sleep(20)

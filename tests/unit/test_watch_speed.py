@@ -276,6 +276,31 @@ def test_a_figure_in_between_does_not_hide_a_slow_child(lane: Lane) -> None:
     assert keys(lane.verdicts[-1]) == ["speed:fast"]
 
 
+@pytest.mark.parametrize("above", [16.3, 17.5])
+def test_figures_about_the_line_count_by_their_mean(lane: Lane, above: float) -> None:
+    # Seen in the lab: a child at a bit over a third, each figure off by a seventh.
+    began = lane.at
+    while lane.verdicts[-1].state == HEALTHY:
+        for speed in (12.5, 12.3, above, above, above, 14.0):
+            serve(lane, 5, speed)
+        assert lane.at - began <= 60
+    assert keys(lane.verdicts[-1]) == ["speed:fast"]
+
+
+def test_three_slow_figures_far_apart_are_no_slow_child(lane: Lane) -> None:
+    for _ in range(60):
+        serve(lane, 5, 13.0)
+        lane.see_for(40)
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_a_visitor_does_not_hide_a_long_slow_answer(lane: Lane) -> None:
+    write(lane, 10, 13.0)
+    write(lane, 10, 13.0, so_far=140, requests=2)
+    write(lane, 45, 13.0, so_far=300)
+    assert keys(lane.verdicts[-1]) == ["speed:fast"]
+
+
 def test_a_dip_now_and_then_is_no_slow_child(lane: Lane) -> None:
     for _ in range(60):
         serve(lane, 25, 19.0)
