@@ -18,15 +18,20 @@ from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.facts import FactBase
 
 PROBES = Path(__file__).parent / "probes"
-_PART = re.compile(r"^from gb10\.facts\.probes\.(\w+) import .*\n", re.MULTILINE)
+_PART = re.compile(r"^from gb10\.facts\.probes\.(\w+) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 
 
 def probe_source(program: str) -> str:
     """The whole text of a probe, in one file."""
 
+    taken = set()
+
     def part(found: re.Match[str]) -> str:
+        if found[1] in taken:
+            return ""
+        taken.add(found[1])
         text = (PROBES / f"{found[1]}.py").read_text()
-        return text.replace("from __future__ import annotations\n", "", 1)
+        return _PART.sub(part, text.replace("from __future__ import annotations\n", "", 1))
 
     return _PART.sub(part, (PROBES / program).read_text())
 

@@ -12,6 +12,7 @@ import pytest
 
 from gb10.container import described, differences, preset_differences
 from gb10.facts.drift import DriftState, question_of
+from gb10.facts.probes import _container, _marks, _strangers
 from gb10.facts.probes import drift_state as probe
 from tests.unit.boxes import box
 from tests.unit.drifted import IMAGE, models_of
@@ -47,7 +48,7 @@ INSPECTED = {
 
 def test_a_container() -> None:
     image = {"Config": {"Env": ["PATH=/bin"]}}
-    found = probe.container_of(INSPECTED, image, {"PidsLimit": True, "MemoryLimit": False})
+    found = _container.container_of(INSPECTED, image, {"PidsLimit": True, "MemoryLimit": False})
     assert found["published"] == ["0.0.0.0:10103->10103/tcp"]
     assert found["devices"] == ["/dev/mem", "nvidia.com/gpu=all"]
     assert found["mounts"] == ["/srv/models:/srv/models:ro"]
@@ -60,12 +61,12 @@ def test_a_container() -> None:
 
 def test_what_no_unit_of_ours_asks_for() -> None:
     image = {"Config": {"Entrypoint": ["/usr/local/bin/llama-server"]}}
-    plain = probe.container_of(INSPECTED, image, {})
+    plain = _container.container_of(INSPECTED, image, {})
     assert (plain["entrypoint"], plain["other"], plain["networks"]) == ([], {}, [])
     host = {**INSPECTED["HostConfig"], "CpuQuota": 5000, "PidMode": "host", "IpcMode": "host", "Dns": None}  # type: ignore[dict-item]
     config = {**INSPECTED["Config"], "Entrypoint": ["sh"]}  # type: ignore[dict-item]
     networks = {"Networks": {"bridge": {}, "mine": {}}}
-    found = probe.container_of(
+    found = _container.container_of(
         {**INSPECTED, "HostConfig": host, "Config": config, "NetworkSettings": networks}, image, {}
     )
     assert found["entrypoint"] == ["sh"]
@@ -93,7 +94,7 @@ def test_a_docker_that_answers_with_an_error_is_not_an_empty_one(monkeypatch: py
         def read(self) -> bytes:
             return b"{}"
 
-    docker = probe.Docker()
+    docker = _container.Docker()
     monkeypatch.setattr(docker, "request", lambda *_: None)
     monkeypatch.setattr(docker, "getresponse", Answer)
     with pytest.raises(OSError, match="answered /info with 500"):
@@ -119,10 +120,10 @@ def test_tables_of_somebody() -> None:
         "table ip docker-bridges {\n}\n"
         "table inet mine {\n\tset banned {\n\t\telements = { 192.0.2.1,\n192.0.2.2 }\n\t}\n}\n"
     )
-    (line,) = probe.native_tables(ruleset)
+    (line,) = _strangers.native_tables(ruleset)
     assert line.startswith("nft inet mine ")
-    assert probe.native_tables(ruleset.replace("192.0.2.2", "192.0.2.9")) == [line]
-    assert probe.native_tables(ruleset.replace("set banned", "set others")) != [line]
+    assert _strangers.native_tables(ruleset.replace("192.0.2.2", "192.0.2.9")) == [line]
+    assert _strangers.native_tables(ruleset.replace("set banned", "set others")) != [line]
 
 
 def test_drop_ins_that_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ def test_drop_ins_that_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_described_container_has_the_words_of_the_probe() -> None:
-    found = probe.container_of(INSPECTED, None, {})
+    found = _container.container_of(INSPECTED, None, {})
     assert described(BOX).keys() - {"image"} <= found.keys()
 
 
@@ -194,14 +195,14 @@ def test_settings_of_the_router() -> None:
 )
 def test_vllm_processes(line: str, is_it: bool) -> None:
     words = line.split(" ") if "-c" not in line else ["python3", "-I", "-c", "x = 'vllm'\n" * 100]
-    assert probe.is_vllm(words) is is_it
+    assert _strangers.is_vllm(words) is is_it
 
 
 def test_a_key_on_a_command_line_is_not_told(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     words = ["vllm", "serve", "--api-key", "s3cr3t", ""]
     (tmp_path / "7" / "cmdline").write_text("\0".join(words))
-    assert probe.vllm_processes(str(tmp_path)) == ["vllm serve --api-key"]
+    assert _strangers.vllm_processes(str(tmp_path)) == ["vllm serve --api-key"]
 
 
 def test_open_ports() -> None:
@@ -212,7 +213,7 @@ LISTEN 0 4096 127.0.0.1:10103 0.0.0.0:*  users:(("docker-proxy",pid=1,fd=4))
 LISTEN 0 5            *:8000        *:*
 LISTEN 0 1   172.17.0.1:50052 0.0.0.0:*  users:(("ggml-rpc-server",pid=1718,fd=3))
 """
-    assert probe.open_ports(table) == ["22 sshd", "8000 unknown"]
+    assert _strangers.open_ports(table) == ["22 sshd", "8000 unknown"]
 
 
 def test_packages_that_would_move() -> None:
@@ -255,35 +256,35 @@ def test_the_environment_of_processes(tmp_path: Path) -> None:
         (tmp_path / pid / "task" / pid).mkdir(parents=True)
         (tmp_path / pid / "task" / pid / "children").write_text(children)
         (tmp_path / pid / "environ").write_text(environment)
-    found = probe.process_environment(1, ["A", "B", "C"], str(tmp_path))
+    found = _container.process_environment(1, ["A", "B", "C"], str(tmp_path))
     assert found == {"A": hashlib.sha256(b"x").hexdigest(), "B": "differs", "C": ""}
 
 
 def test_files_and_the_key(tmp_path: Path) -> None:
     key = tmp_path / "key"
-    assert probe.key_state(str(key)) == ""
+    assert _marks.key_state(str(key)) == ""
     key.write_text("a-secret-of-the-tests")
     key.chmod(0o600)
     owner = f"{os.getuid()}:{os.getgid()}"
-    assert probe.key_state(str(key)) == f"0600 {owner}"
-    assert probe.file_state(str(key)).split()[2] == hashlib.sha256(b"a-secret-of-the-tests").hexdigest()
+    assert _marks.key_state(str(key)) == f"0600 {owner}"
+    assert _marks.file_state(str(key)).split()[2] == hashlib.sha256(b"a-secret-of-the-tests").hexdigest()
     key.write_text("")
-    assert probe.key_state(str(key)) == f"0600 {owner} empty"
+    assert _marks.key_state(str(key)) == f"0600 {owner} empty"
     # What llama.cpp passes over is no key: without any it would ask nobody for one.
     for no_key in ("\n", "#old\n", " \n\n# a\n"):
         key.write_text(no_key)
-        assert probe.key_state(str(key)) == f"0600 {owner} empty"
+        assert _marks.key_state(str(key)) == f"0600 {owner} empty"
     key.write_text("# mine\nsecret\n")
-    assert probe.key_state(str(key)) == f"0600 {owner} short"
+    assert _marks.key_state(str(key)) == f"0600 {owner} short"
     key.write_text("# mine\nsixteen-of-these\n")
-    assert probe.key_state(str(key)) == f"0600 {owner}"
+    assert _marks.key_state(str(key)) == f"0600 {owner}"
     link = tmp_path / "link"
     link.symlink_to(key)
-    assert probe.key_state(str(link)) == f"0600 {owner} -> {key}"
-    assert probe.file_state(str(link)) == f"{probe.file_state(str(key))} -> {key}"
+    assert _marks.key_state(str(link)) == f"0600 {owner} -> {key}"
+    assert _marks.file_state(str(link)) == f"{_marks.file_state(str(key))} -> {key}"
     key.unlink()
-    assert probe.file_state(str(link)) == f"0777 0:0 -> {key}"
-    assert len(probe.file_state(str(tmp_path)).split()) == 2
+    assert _marks.file_state(str(link)) == f"0777 0:0 -> {key}"
+    assert len(_marks.file_state(str(tmp_path)).split()) == 2
 
 
 def test_how_long_ago(tmp_path: Path) -> None:

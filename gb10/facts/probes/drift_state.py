@@ -11,34 +11,26 @@ import http.client
 import json
 import os
 import re
-import socket
-import stat
 import subprocess
 import sys
 import time
 from typing import Any
 
+from gb10.facts.probes._container import Docker, container_of, process_environment
 from gb10.facts.probes._deploy_lock import deploy_lock
+from gb10.facts.probes._marks import content, digest, file_state, key_state
 from gb10.facts.probes._since_start import key_newer, models_newer
+from gb10.facts.probes._strangers import native_tables, open_ports, vllm_processes
 
 LIMIT_SECONDS = 60
 # What need not be on a box, or on every one: without it the fact is that nothing is known. That apt cannot
 # read its lists is a reading of its own.
 OPTIONAL = ("policy", "driver", "input", "user", "input6", "user6", "nft")
-# Tables that iptables and Docker keep for themselves: a container's start changes them.
-NOT_NATIVE = re.compile(r"(ip|ip6) (filter|nat|mangle|raw|security)$|\S+ docker")
 # Where an administrator's drop-ins lie, read by systemd already or not.
 UNIT_FOLDERS = (
     "/etc/systemd/system", "/etc/systemd/system.control", "/run/systemd/system",
     "/run/systemd/system.control", "/run/systemd/transient", "/usr/local/lib/systemd/system",
 )  # fmt: skip
-# Docker's own names of what alters a container and no unit of ours asks for; the values of none.
-UNASKED = {
-    "CpuQuota": 0, "CpuPeriod": 0, "CpuShares": 0, "CpusetMems": "", "MemoryReservation": 0, "MemorySwap": 0,
-    "PidMode": "", "UTSMode": "", "UsernsMode": "", "IpcMode": "private", "CgroupParent": "",
-    "OomScoreAdj": 0, "OomKillDisable": False, "Sysctls": {}, "GroupAdd": [], "DeviceCgroupRules": [],
-    "VolumesFrom": [], "Links": [], "ExtraHosts": [], "Dns": [], "DnsSearch": [],
-}  # fmt: skip
 FIREWALL_FILES = ("/etc/ufw/ufw.conf", "/etc/ufw/user.rules", "/etc/nftables.conf", "/etc/iptables/rules.v4")
 UNIT = (
     "LoadState,ActiveState,UnitFileState,NeedDaemonReload,FragmentPath,DropInPaths,NRestarts,"
@@ -79,71 +71,6 @@ def outputs(commands: dict[str, list[str]]) -> tuple[dict[str, str], dict[str, s
     return found, {name: f"{' '.join(commands[name][:2])}: {why}" for name, why in failed.items()}
 
 
-class Docker(http.client.HTTPConnection):
-    """Docker's own socket: a few milliseconds a question, where its client takes fifty."""
-
-    def __init__(self, path: str = "/run/docker.sock") -> None:
-        super().__init__("docker", timeout=LIMIT_SECONDS)
-        self.path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(LIMIT_SECONDS)
-        self.sock.connect(self.path)
-
-    def ask(self, what: str) -> Any:
-        """The answer, None where there is no such thing. Raises OSError where Docker does not answer."""
-        try:
-            self.request("GET", what)
-            response = self.getresponse()
-            content = response.read()
-            if response.status not in (200, 404):
-                raise OSError(f"Docker answered {what} with {response.status}")
-            return json.loads(content) if response.status == 200 else None
-        except (http.client.HTTPException, ValueError) as error:
-            raise OSError(f"Docker answered {what} with something else than JSON: {error}") from None
-
-
-KEY_LENGTH = 16  # characters
-DANGLING = "0777 0:0"
-
-
-def digest(text: str | bytes) -> str:
-    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
-
-
-def content(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
-def file_state(path: str) -> str:
-    """``MODE UID:GID SHA256`` of a file, with `` -> TARGET`` behind it where a link leads there; ``MODE
-    UID:GID`` of a folder, empty where there is nothing."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return f"{DANGLING} -> {os.readlink(path)}" if os.path.islink(path) else ""
-    shown = f"{status.st_mode & 0o7777:04o} {status.st_uid}:{status.st_gid}"
-    if not stat.S_ISREG(status.st_mode):
-        return shown
-    link = f" -> {os.readlink(path)}" if os.path.islink(path) else ""
-    return f"{shown} {digest(content(path) or b'')}{link}"
-
-
-def key_state(path: str) -> str:
-    """As `file_state`, and of the content no more than "empty" where there is no key in it, "short" where one
-    could be guessed."""
-    state, link, target = file_state(path).partition(" -> ")
-    mode, _, owner = " ".join(state.split()[:2]).partition(" ")
-    keys = re.findall(rb"^[^#\s].*", content(path) or b"", re.MULTILINE)
-    said = " empty" if not keys else " short" if min(map(len, keys)) < KEY_LENGTH else ""
-    return f"{mode} {owner}{said}{link}{target}" if mode else ""
-
-
 def age_of(path: str) -> float | None:
     """Seconds since the file was written, None where there is none."""
     try:
@@ -170,83 +97,6 @@ def stopped_by_watch(path: str) -> bool:
 
 def properties(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-
-
-# -- the container ---------------------------------------------------------------------------------------
-
-
-def container_of(
-    inspected: dict[str, Any], image: dict[str, Any] | None, info: dict[str, Any]
-) -> dict[str, Any]:
-    """What matters of a container's ``inspect``. Values of its environment as digests: they may be secret.
-
-    A limit that this kernel cannot keep is "unsupported": Docker drops it then.
-    """
-    config, host = inspected["Config"], inspected["HostConfig"]
-    image_config = (image or {}).get("Config") or {}
-    own, entrypoint = set(image_config.get("Env") or []), config.get("Entrypoint") or []
-    given = [entry.partition("=") for entry in config.get("Env") or [] if entry not in own]
-    ports = host.get("PortBindings") or {}
-    return {
-        "status": inspected["State"]["Status"],
-        "image": inspected["Image"],
-        "entrypoint": [] if entrypoint == (image_config.get("Entrypoint") or []) else entrypoint,
-        "command": config.get("Cmd") or [],
-        "user": config.get("User") or "",
-        "environment": {name: digest(value) for name, _, value in given},
-        "mounts": sorted(
-            f"{mount['Source']}:{mount['Destination']}:{'rw' if mount['RW'] else 'ro'}"
-            for mount in inspected.get("Mounts") or []
-        ),
-        "tmpfs": sorted(f"{path}:{options}" for path, options in (host.get("Tmpfs") or {}).items()),
-        "devices": sorted(
-            [name for request in host.get("DeviceRequests") or [] for name in request.get("DeviceIDs") or []]
-            + [device["PathOnHost"] for device in host.get("Devices") or []]
-        ),
-        "published": sorted(
-            f"{bound.get('HostIp') or '0.0.0.0'}:{bound.get('HostPort')}->{port}"  # noqa: S104
-            for port, bindings in ports.items()
-            for bound in bindings or []
-        ),
-        "pids": (host.get("PidsLimit") or 0) if info.get("PidsLimit") else "unsupported",
-        "memory": (host.get("Memory") or 0) if info.get("MemoryLimit") else "unsupported",
-        "cpus": [host.get("NanoCpus") or 0, host.get("CpusetCpus") or ""],
-        "read_only": bool(host.get("ReadonlyRootfs")),
-        "privileged": bool(host.get("Privileged")),
-        "capabilities": [sorted(host.get("CapAdd") or []), sorted(host.get("CapDrop") or [])],
-        "security": sorted(host.get("SecurityOpt") or []),
-        "networks": sorted((inspected.get("NetworkSettings") or {}).get("Networks") or {}),
-        "other": {
-            name: value
-            for name, default in UNASKED.items()
-            if (value := host.get(name) or type(default)()) not in (default, type(default)())
-        },
-        "restart": (host.get("RestartPolicy") or {}).get("Name") or "no",
-        "log": (host.get("LogConfig") or {}).get("Type") or "",
-        "init": bool(host.get("Init")),
-        "label": (config.get("Labels") or {}).get("gb10.lane", ""),
-    }  # fmt: skip
-
-
-def descendants(pid: int, proc: str = "/proc") -> list[int]:
-    found = [pid]
-    for process in found:
-        text = content(f"{proc}/{process}/task/{process}/children") or b""
-        found += [int(child) for child in text.split()]
-    return found
-
-
-def process_environment(pid: int, names: list[str], proc: str = "/proc") -> dict[str, str]:
-    """Digest of what the container's processes have under ``names``; "differs" where they do not agree."""
-    found: dict[str, str] = {}
-    for process in descendants(pid, proc):
-        entries = (content(f"{proc}/{process}/environ") or b"").split(b"\0")
-        values = dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
-        for name in names:
-            value = values.get(name.encode())
-            state = "" if value is None else digest(value)
-            found[name] = state if found.get(name, state) == state else "differs"
-    return found
 
 
 # -- the router ------------------------------------------------------------------------------------------
@@ -276,49 +126,7 @@ def settings_of(answer: Any) -> dict[str, dict[str, str]]:
     return found
 
 
-# -- what is not ours --------------------------------------------------------------------------------------
-
-
-def is_vllm(words: list[str]) -> bool:
-    """True for the command line of a vLLM server. Whole words only: this program's own source says it too."""
-    return any(
-        # VLLM::EngineCore: what a server that died leaves behind, with its memory of the GPU.
-        len(word) < 200 and re.fullmatch(r"(.*/)?vllm(\.[a-z_.]+)?|vllm/[\w./:-]+|VLLM::.*", word) is not None
-        for word in words[:8]
-    )
-
-
-def vllm_processes(proc: str = "/proc") -> list[str]:
-    """The first words of their command lines: further on there may be a key."""
-    found = []
-    for path in glob.glob(f"{proc}/[0-9]*/cmdline"):
-        words = (content(path) or b"").decode(errors="replace").split("\0")
-        if is_vllm(words):
-            found.append(" ".join(words[:3])[:120].strip())
-    return sorted(set(found))
-
-
-def open_ports(sockets: str) -> list[str]:
-    """``PORT PROCESS`` of every TCP port that is open on all addresses, from ``ss -Hltnp``."""
-    found = set()
-    for line in sockets.splitlines():
-        fields = line.split()
-        address, _, port = fields[3].rpartition(":") if len(fields) > 3 else ("", "", "")
-        if address in ("0.0.0.0", "*", "[::]"):  # noqa: S104
-            process = re.search(r'\(\("([^"]+)"', line)
-            found.add(f"{port} {process[1] if process else 'unknown'}")
-    return sorted(found)
-
-
-def native_tables(ruleset: str) -> list[str]:
-    """``nft FAMILY NAME DIGEST`` of every table that is somebody's own, from ``nft list ruleset``."""
-    found = []
-    for name, text in re.findall(r"^table (\S+ \S+) \{\n(.*?)^\}", ruleset, re.MULTILINE | re.DOTALL):
-        # What a set holds comes and goes by itself: fail2ban's, say.
-        rules = re.sub(r"elements = \{.*?\}", "", text, flags=re.DOTALL)
-        if not NOT_NATIVE.match(name):
-            found.append(f"nft {name} {digest(rules)[:12]}")
-    return sorted(found)
+# -- units, packages, disks, models ----------------------------------------------------------------------
 
 
 def drop_ins(units: list[str], loaded: list[str] | None = None) -> dict[str, str]:
