@@ -56,6 +56,18 @@ def unit(host: LabHost, name: str = UNIT) -> str:
     return host.ssh(f"systemctl show --property=ActiveState --value {name}").stdout.strip()
 
 
+def begin_endless(host: LabHost, model: str) -> None:
+    """Leave a request in the works that never ends: the accelerator stands still under it."""
+    assert chat(host, model)[0] == 200
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1500})
+    host.ssh(
+        "pkill -STOP --parent $(systemctl show --property=MainPID --value standin-accelerator); "
+        f"(curl -s -m 120 -H \"Authorization: Bearer $(cat {KEY})\" -d '{body}' "
+        f"http://127.0.0.1:{PORT}/v1/chat/completions >/dev/null 2>&1 &) ; sleep 1",
+        sudo=True,
+    )
+
+
 def journal(host: LabHost, name: str = UNIT) -> str:
     """The unit's journal of this boot."""
     return host.ssh(f"journalctl --unit {name} --boot --output cat --no-pager", sudo=True).stdout

@@ -27,12 +27,7 @@ def test_after_a_power_cut(settled: LabHost) -> None:
 
 
 def test_after_a_power_cut_while_a_model_answers(settled: LabHost) -> None:
-    body = '{"messages":[{"role":"user","content":"hi"}],"max_tokens":1500,"model":"small-c"}'
-    settled.ssh(
-        f"(curl -s -m 60 -H \"Authorization: Bearer $(cat {lane.KEY})\" -d '{body}' "
-        f"http://127.0.0.1:{lane.PORT}/v1/chat/completions >/dev/null 2>&1 &) ; sleep 1",
-        sudo=True,
-    )
+    lane.begin_endless(settled, "small-c")
     settled.kill()
     settled.up()
     _still_settled(settled)

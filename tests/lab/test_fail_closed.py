@@ -79,13 +79,9 @@ def test_a_router_that_crashes_again_and_again_ends_in_failed(host: LabHost) -> 
 
 
 def test_a_stop_is_bounded_while_a_request_runs_without_end(host: LabHost) -> None:
-    body = '{"messages":[{"role":"user","content":"hi"}],"max_tokens":1900,"model":"small-c"}'
-    host.ssh(
-        f"(curl -s -m 120 -H \"Authorization: Bearer $(cat {lane.KEY})\" -d '{body}' "
-        f"http://127.0.0.1:{lane.PORT}/v1/chat/completions >/dev/null 2>&1 &) ; sleep 1",
-        sudo=True,
-    )
+    lane.begin_endless(host, "small-c")
     host.ssh(f"systemctl stop {lane.UNIT}", sudo=True, limit=60)
     assert lane.container_id(host) == ""
+    host.ssh("systemctl restart standin-accelerator", sudo=True)
     host.ssh(f"systemctl reset-failed {lane.UNIT}; systemctl start {lane.UNIT}", sudo=True, check=False)
     lane.wait_answering(host)
