@@ -46,7 +46,7 @@ def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Se
             continue
         if before is None or before.pid != model.pid or model.tokens < before.tokens:
             fresh = Speed(model.pid, model.tokens, model.seconds, used=now.at, most=present)
-            speed = replace(fresh, decodes=model.decodes, guessed=model.guessed)
+            speed = replace(fresh, decodes=model.decodes, guessed=model.guessed, written=_so_far(model))
         else:
             speed = _speed(before, model, (passed, present), now, settings)
         speeds[model.name] = replace(speed, seen=(model.tokens, model.decodes))
@@ -80,6 +80,7 @@ def _speed(
         seconds=model.seconds,
         decodes=model.decodes,
         guessed=model.guessed,
+        written=_so_far(model),
         most=requests[1],
         deepest=model.depth or 0,
     )
@@ -116,8 +117,13 @@ def _one_by_one(before: Speed, model: Model, tokens: float) -> bool:
     """False when clients came and went between two looks: their tokens were made several at a step."""
     if before.decodes is None or model.decodes is None:
         return True
-    made = tokens - (model.guessed - before.guessed)
+    # The steps of an answer count at once, its tokens when it ends.
+    made = tokens + _so_far(model) - before.written - (model.guessed - before.guessed)
     return made <= ALONE * (model.decodes - before.decodes)
+
+
+def _so_far(model: Model) -> int:
+    return model.answer[1] if model.answer is not None else 0
 
 
 def _with_canary(

@@ -149,7 +149,8 @@ class Raised:
 class Speed:
     """What is known of one loaded model's speed.
 
-    ``tokens``, ``seconds``, ``decodes``, ``guessed`` are the counters at the last figure, ``most`` the most
+    ``tokens``, ``seconds``, ``decodes``, ``guessed`` are the counters at the last figure (``written``: tokens
+    of the answer that was in the works, which ``decodes`` knows and ``tokens`` does not), ``most`` the most
     requests on the whole lane since, ``deepest`` the longest sequence. ``low``: the last slow figures of one
     client alone, each with its time; ``slow``: they have lasted. ``canaries`` counts slow canaries in a row.
     """
@@ -169,6 +170,7 @@ class Speed:
     cleared: float = float("-inf")  # when a canary last said that it is sound
     decodes: float | None = None
     guessed: float = 0.0
+    written: int = 0
     deepest: int = 0
     seen: tuple[float, float | None] = (0.0, None)  # tokens and steps at the last look
     answer: tuple[int, int] | None = None  # see Model.answer

@@ -345,6 +345,18 @@ def test_one_client_alone_between_two_looks_is_one(lane: Lane) -> None:
     assert keys(lane.verdicts[-1]) == ["speed:fast"]
 
 
+def test_answers_as_long_as_a_look_are_one_client_alone(lane: Lane) -> None:
+    # At each look one is in the works: its steps have been counted, its tokens have not.
+    tokens, seconds, steps = 0.0, 0.0, 0.0
+    for look in range(12):
+        done, so_far = (1500, 300) if look % 2 else (700, 1147)
+        tokens, seconds = tokens + done, seconds + done / 13.0
+        steps = tokens + so_far
+        lane.change(tokens=tokens, seconds=seconds, decodes=steps, answer=(look, so_far), requests=1)
+        lane.see()
+    assert keys(lane.verdicts[-1]) == ["speed:fast"]
+
+
 def test_guessed_tokens_are_no_second_client(lane: Lane) -> None:
     lane.change(decodes=0.0)
     lane.see()
