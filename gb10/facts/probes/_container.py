@@ -73,7 +73,7 @@ def container_of(
             + [device["PathOnHost"] for device in host.get("Devices") or []]
         ),
         "published": sorted(
-            f"{bound.get('HostIp') or '0.0.0.0'}:{bound.get('HostPort')}->{port}"  # noqa: S104
+            f"{bound.get('HostIp') or '0.0.0.0'}:{bound.get('HostPort')}->{port}"  # noqa: S104 (told, not bound)
             for port, bindings in ports.items()
             for bound in bindings or []
         ),

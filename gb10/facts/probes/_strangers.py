@@ -36,7 +36,7 @@ def open_ports(sockets: str) -> list[str]:
     for line in sockets.splitlines():
         fields = line.split()
         address, _, port = fields[3].rpartition(":") if len(fields) > 3 else ("", "", "")
-        if address in ("0.0.0.0", "*", "[::]"):  # noqa: S104
+        if address in ("0.0.0.0", "*", "[::]"):  # noqa: S104 (looked for, not bound)
             process = re.search(r'\(\("([^"]+)"', line)
             found.add(f"{port} {process[1] if process else 'unknown'}")
     return sorted(found)
