@@ -12,8 +12,8 @@ from gb10_watch_state import History, Observation, Settings, Speed
 IDLE_SECONDS = 5  # without a request, before a canary asks a model that is under suspicion
 AGAIN_SECONDS = 10
 CLEARED_SECONDS = 600  # after a good canary: what looks slow since is its long context, as it was before
-# Not on the way from one to another.
-SETTLED = ("loaded", "unloaded", "sleeping", "downloaded")
+CONFIRMED = 2  # slow ones in a row; what is known needs no haste
+CONFIRMED_SECONDS = 60
 
 
 def canaries_wanted(
@@ -26,7 +26,7 @@ def canaries_wanted(
     """
     loaded = [model for model in now.models if model.loaded]
     idle = bool(loaded) and all(model.requests == 0 and model.name in history.speeds for model in loaded)
-    changing = any(model.state not in SETTLED for model in now.models)
+    changing = any(model.changing for model in now.models)
     if not settings.canary_seconds or not idle or changing or now.busy or now.asking or now.router_fault:
         return history, ()
     speeds = {model.name: history.speeds[model.name] for model in loaded}
@@ -39,12 +39,12 @@ def canaries_wanted(
     if not any(_due(name, speed, history, now, settings) for name, speed in speeds.items()):
         return history, ()
     order = tuple(sorted(speeds, key=lambda name: (speeds[name].used, name)))
-    asked = {name: replace(speed, asked=now.at, most=0) for name, speed in speeds.items()}
+    asked = {name: replace(speed, asked=now.at) for name, speed in speeds.items()}
     return replace(history, speeds=asked), order
 
 
 def _due(name: str, speed: Speed, history: History, now: Observation, settings: Settings) -> bool:
-    if now.at - speed.asked < AGAIN_SECONDS:
+    if now.at - speed.asked < (AGAIN_SECONDS if speed.canaries < CONFIRMED else CONFIRMED_SECONDS):
         return False
     if speed.suspect:
         confirmed = speed.slow or speed.canaries > 0

@@ -187,7 +187,14 @@ class Eyes:
         self.jobs.start("canary", work)
 
     def _router(self, at: float) -> tuple[tuple[Model, ...], str, str]:
-        skip = frozenset(name for name, until in self._skip.items() if at < until)
+        late = self.jobs.outcome("router")
+        if late is not None:
+            # It came too late for its look: a fault is told now, and its figures are of another time.
+            told = self._told(late, self._asked)
+            if late.error is not None:
+                return told
+        self._skip = {name: until for name, until in self._skip.items() if at < until}
+        skip = frozenset(self._skip)
         if not self.jobs.running("router"):
             self._asked = at
             self.jobs.start("router", lambda: signals.router_models(self.lane, skip))
@@ -197,6 +204,10 @@ class Eyes:
             if waited < ROUTER_SECONDS:
                 return self._models, "", ""
             return (), f"nothing in {waited:.0f} s", ""
+        return self._told(outcome, at)
+
+    def _told(self, outcome: Outcome, at: float) -> tuple[tuple[Model, ...], str, str]:
+        """What the router said that was asked at ``at``."""
         if isinstance(outcome.error, (ConnectionError, TimeoutError)):
             return (), router.one_line(str(outcome.error)), ""
         if outcome.error is not None:
@@ -204,7 +215,7 @@ class Eyes:
         models: tuple[Model, ...] = outcome.value
         self._models = tuple(Model(model.name, model.state, model.failed) for model in models)
         for model in models:
-            if model.loaded and model.tokens is None and model.name not in skip:
+            if model.loaded and model.tokens is None and model.name not in self._skip:
                 self._skip[model.name] = at + SKIP_SECONDS
         return models, "", ""
 

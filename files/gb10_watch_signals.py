@@ -21,9 +21,10 @@ import gb10_router as router
 from gb10_watch_state import Model, Unit
 
 MODELS_SECONDS = 3.0
-# For the figures of all models together: a child in the middle of a large batch answers late or not at all.
-FIGURES_SECONDS = 4.0
-LEAST_SECONDS = 0.3
+# For the list and the figures of all models: a child in the middle of a large batch answers late or not at
+# all. Less than gb10_watch_eyes.py waits.
+ALL_SECONDS = 3.4
+LEAST_SECONDS = 0.2
 MOST_MODELS = 500
 NAME_LENGTH = 200
 TOKENS = "llamacpp:tokens_predicted_total"
@@ -31,7 +32,13 @@ SECONDS = "llamacpp:tokens_predicted_seconds_total"
 PROCESSING = "llamacpp:requests_processing"
 DEFERRED = "llamacpp:requests_deferred"
 DECODES = "llamacpp:n_decode_total"
-GUESSED = "llamacpp:spec_decode_num_accepted_tokens_total"
+BUSY = "llamacpp:n_busy_slots_per_decode"
+PROMPTS = "llamacpp:prompt_tokens_total"
+CACHED = "llamacpp:prompt_tokens_cached_total"
+RATE = "llamacpp:predicted_tokens_seconds"
+FIGURES = frozenset({TOKENS, SECONDS, PROCESSING, DEFERRED, DECODES, BUSY, PROMPTS, CACHED, RATE})
+MOST_TOKENS = 10**9  # of one answer
+MOST_SPEED = 1e6
 _CONTAINER = re.compile(r"(?:docker[-/])([0-9a-f]{64})(?:\.scope)?$")
 
 
@@ -61,11 +68,11 @@ def router_models(lane: dict[str, Any], skip: frozenset[str] = frozenset()) -> t
 
 
 def _router_models(lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, ...]:
+    until = time.monotonic() + ALL_SECONDS
     states = router.model_states(router.request(lane, "GET", "/models", timeout=MODELS_SECONDS))
     if len(states) > MOST_MODELS:
         raise router.RouterError(f"GET /models names {len(states)} models: is this llama.cpp?")
     models = []
-    until = time.monotonic() + FIGURES_SECONDS
     for called, (state, failed) in states.items():
         name = clean(called)
         figures: dict[str, float] = {}
@@ -74,25 +81,31 @@ def _router_models(lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, .
             # One that is busy, or on its way out, gives none: the next look tells.
             with contextlib.suppress(router.RouterError, OSError):
                 figures = read_metrics(_metrics(lane, name, until))
-        requests = None
-        if PROCESSING in figures:
-            requests = int(figures[PROCESSING] + figures.get(DEFERRED, 0))
-        models.append(
-            Model(
-                name,
-                clean(state),
-                failed,
-                tokens=figures.get(TOKENS),
-                seconds=figures.get(SECONDS),
-                requests=requests,
-                decodes=figures.get(DECODES),
-                guessed=figures.get(GUESSED, 0.0),
-            )
-        )
+        models.append(with_figures(Model(name, clean(state), failed), figures))
     # The counters move when an answer ends; one that is long and alone shows its speed before.
     if sum(model.requests or 0 for model in models) == 1:
         models = [_written(lane, model, until) if model.requests else model for model in models]
     return tuple(models)
+
+
+def with_figures(model: Model, figures: Mapping[str, float]) -> Model:
+    """The model with what `read_metrics` has read of it."""
+    requests = busy = None
+    if PROCESSING in figures:
+        requests = int(figures[PROCESSING] + figures.get(DEFERRED, 0))
+    if BUSY in figures and DECODES in figures:
+        busy = figures[BUSY] * figures[DECODES]
+    return replace(
+        model,
+        tokens=figures.get(TOKENS),
+        seconds=figures.get(SECONDS),
+        requests=requests,
+        decodes=figures.get(DECODES),
+        busy=busy,
+        prompts=figures[PROMPTS] + figures.get(CACHED, 0) if PROMPTS in figures else None,
+        rate=figures.get(RATE),
+        read=time.monotonic() if figures else None,
+    )
 
 
 def clean(name: str) -> str:
@@ -118,9 +131,9 @@ def read_answer(slots: Any) -> tuple[int, int] | None:
             for slot in slots
             if slot["is_processing"]
         ]
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         return None
-    return (task, tokens) if tokens > 0 else None
+    return (task, tokens) if 0 < tokens < MOST_TOKENS else None
 
 
 def read_depth(slots: Any) -> int | None:
@@ -142,12 +155,12 @@ def _metrics(lane: dict[str, Any], model: str, until: float) -> str:
 
 
 def read_metrics(text: str) -> dict[str, float]:
-    """The six figures that the watch needs out of a text in Prometheus' format. What is no number is left
+    """The figures that the watch needs out of a text in Prometheus' format. What is no number is left
     out, and so is what is negative or without end."""
     figures = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
-        if name in (TOKENS, SECONDS, PROCESSING, DEFERRED, DECODES, GUESSED):
+        if name in FIGURES:
             try:
                 number = float(value)
             except ValueError:
@@ -175,7 +188,7 @@ def canary(lane: dict[str, Any], model: str, tokens: int, timeout: float = 60) -
         speed = float(answer["timings"]["predicted_per_second"])
     except (KeyError, TypeError, ValueError, OverflowError):
         raise router.RouterError("a completion has no timings") from None
-    if not math.isfinite(speed) or speed <= 0:
+    if not 0 < speed < MOST_SPEED:
         raise router.RouterError("a completion has no speed")
     return speed
 

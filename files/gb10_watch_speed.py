@@ -21,20 +21,23 @@ SLOW_SECONDS = 25  # at least from the first to the last of them: a moment's wor
 SLOW_WITHIN = 45  # seconds; figures from further back are forgotten
 SLOW_CANARIES = 2  # on an idle lane, in a row
 WRITTEN_SECONDS = 4  # of an answer that is being written, for a figure
-ALONE = 1.2  # tokens for each step of the model: with two clients there are two
-GRAINS = 20  # a difference of counters must be so many times as large as what they are rounded to
+SPARE_STEPS = 2  # of another model between two looks (an embedding now and then): no work beside
+CLEAR_STEPS = 4  # times as many steps as rounding could hide, for a figure
+ROUNDED = 1e-5  # of a figure with six digits, the most by which two of them are wrong together
+MOST = 1e6  # tokens per second: more is no speed
 
 
 def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Settings) -> dict[str, Speed]:
     """The speeds of the models that are loaded now, and when those that sleep were used."""
     if now.router_fault or now.refusal:
         return dict(known)
-    requests = sum(model.requests or 0 for model in now.models)
-    # The canary's own request is nobody's work.
-    present = max(0, requests - bool(now.asking))
-    passed = max(0, requests + _came_and_went(known, now) - bool(now.asking))
+    # On the whole lane, those that have come and gone since the last look among them. The canary's own is
+    # nobody's work.
+    requests = sum(_requests(model) + _came_and_went(known, model, now, settings) for model in now.models)
+    requests -= bool(now.asking)
     speeds = {}
-    for model in now.models:
+    for seen in now.models:
+        model = seen if seen.read is not None else replace(seen, read=now.at)
         before = known.get(model.name)
         if model.state == "sleeping" and before is not None:
             speeds[model.name] = before
@@ -42,70 +45,37 @@ def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Se
             continue
         if model.tokens is None or model.seconds is None:
             if before is not None:
-                speeds[model.name] = before
-            continue
-        if before is None or before.pid != model.pid or model.tokens < before.tokens:
-            fresh = Speed(model.pid, model.tokens, model.seconds, used=now.at, most=present)
-            speed = replace(fresh, decodes=model.decodes, guessed=model.guessed, written=_so_far(model))
+                speeds[model.name] = replace(before, company_at=now.at) if requests > 1 else before
+        elif before is None or before.seen.pid != model.pid or model.tokens < (before.seen.tokens or 0):
+            speeds[model.name] = Speed(model, model, model, now.at, now.at, used=now.at, company_at=now.at)
         else:
-            speed = _speed(before, model, (passed, present), now, settings)
-        speeds[model.name] = replace(speed, seen=(model.tokens, model.decodes))
+            speeds[model.name] = _speed(before, model, requests, now, settings)
     return speeds
 
 
-def _came_and_went(known: Mapping[str, Speed], now: Observation) -> int:
-    """On how many models somebody has worked since the last look who is not there now."""
-    found = 0
-    for model in now.models:
-        before = known.get(model.name)
-        asked = model.name in now.asking or model.name in now.canaries
-        if before is None or asked or model.tokens is None or model.requests:
-            continue
-        found += before.seen != (model.tokens, model.decodes)
-    return found
+def _requests(model: Model) -> int:
+    """A model that gives no figures, or that is on its way in or out, is busy."""
+    if model.requests is not None:
+        return model.requests
+    return int(model.loaded or model.changing)
 
 
-def _speed(
-    before: Speed, model: Model, requests: tuple[int, int], now: Observation, settings: Settings
-) -> Speed:
-    """``requests`` on the whole lane: since the last look, as far as can be told, and now."""
-    assert model.tokens is not None
-    assert model.seconds is not None
-    baseline = settings.baselines.get(model.name)
-    most, deepest = max(before.most, requests[0]), max(before.deepest, model.depth or 0)
-    speed = replace(before, most=most, deepest=deepest, beside=max(before.beside, requests[0]))
-    counted = replace(
-        speed,
-        tokens=model.tokens,
-        seconds=model.seconds,
-        decodes=model.decodes,
-        guessed=model.guessed,
-        written=_so_far(model),
-        most=requests[1],
-        deepest=model.depth or 0,
-    )
-    canary = now.canaries.get(model.name)
-    if canary is not None:
-        # Its tokens are in the counters too, and it is nobody's use of the model.
-        return _with_canary(
-            replace(counted, figure=canary, figure_at=now.at), speed.most, baseline, now, settings
-        )
-    if model.name in now.asking:
-        return speed  # its figure is on the way
-    tokens, seconds = model.tokens - before.tokens, model.seconds - before.seconds
-    if tokens > 0 or model.requests:
-        speed, counted = replace(speed, used=now.at), replace(counted, used=now.at)
-    enough = max(settings.minimum_tokens, GRAINS * _grain(model.tokens))
-    if tokens >= enough and seconds > 0 and seconds >= GRAINS * _grain(model.seconds):
-        alone = speed.most <= 1 and _one_by_one(before, model, tokens)
-        following = _follow(counted, model, requests[1], now)
-        return _with_figure(following, tokens / seconds, alone, speed.deepest, baseline, now, settings)
-    # Who came and went before this part of the answer has not slowed it.
-    written = _written(speed, model, now) if speed.beside <= 1 else None
-    following = _follow(speed, model, requests[1], now)
-    if written is None:
-        return following
-    return _with_figure(following, written, True, speed.deepest, baseline, now, settings)
+def _came_and_went(known: Mapping[str, Speed], model: Model, now: Observation, settings: Settings) -> bool:
+    """Whether somebody has worked on the model since the last look who is not there now."""
+    before = known.get(model.name)
+    return before is not None and not model.requests and _worked(before, model, now, settings)
+
+
+def _worked(before: Speed, model: Model, now: Observation, settings: Settings) -> bool:
+    """Whether the model has worked since the last look for anybody but the canary."""
+    if model.tokens is None:
+        return False
+    tokens = model.tokens - (before.seen.tokens or 0)
+    steps = (model.decodes or 0) - (before.seen.decodes or 0)
+    if model.name in now.asking or model.name in now.canaries:
+        own = settings.minimum_tokens
+        return tokens > own + _grain(model.tokens) or steps > own + SPARE_STEPS + _grain(model.decodes or 0)
+    return tokens > 0 or steps > SPARE_STEPS
 
 
 def _grain(counter: float) -> float:
@@ -113,25 +83,102 @@ def _grain(counter: float) -> float:
     return 0.0 if counter < 1e6 else float(10 ** (math.floor(math.log10(counter)) - 5))
 
 
-def _one_by_one(before: Speed, model: Model, tokens: float) -> bool:
-    """False when clients came and went between two looks: their tokens were made several at a step."""
-    if before.decodes is None or model.decodes is None:
+def _speed(before: Speed, model: Model, requests: int, now: Observation, settings: Settings) -> Speed:
+    """``requests`` on the whole lane since the last look, without a canary's."""
+    assert model.tokens is not None
+    assert model.seconds is not None
+    canary = now.canaries.get(model.name)
+    asked = model.name in now.asking or canary is not None
+    company = requests > (0 if asked else 1) or _crowded(before.seen, model)
+    used = (model.requests and not asked) or _worked(before, model, now, settings)
+    speed = replace(
+        before,
+        company_at=now.at if company else before.company_at,
+        deepest=max(before.deepest, model.depth or 0),
+        used=now.at if used else before.used,
+    )
+    if model.name in now.asking:
+        return speed  # its figure is on the way
+    baseline = settings.baselines.get(model.name)
+    if canary is not None:
+        # Its tokens are in the counters too.
+        return _with_canary(_counted(speed, model, now), canary, baseline, now, settings)
+    speed = _quick(_gathered(speed, model), model, baseline, settings)
+    if _enough(speed, model, settings):
+        # An answer may have begun as long ago as all of them took.
+        alone = speed.company_at < speed.counted_at - speed.took
+        deepest = max(speed.deepest, (model.prompts or 0) - (speed.counted.prompts or 0))
+        figure = speed.steps / speed.took
+        counted = _follow(_counted(speed, model, now), model, now)
+        return _with_figure(counted, figure, alone, deepest, baseline, now, settings)
+    written = _written(speed, model)
+    following = _follow(replace(speed, seen=model), model, now)
+    if written is None or speed.company_at >= speed.followed_at:
+        return following
+    return _with_figure(following, written, True, speed.deepest, baseline, now, settings)
+
+
+def _crowded(before: Model, model: Model) -> bool:
+    """Whether there were steps for more than one client at once."""
+    if before.busy is None or before.decodes is None or model.busy is None or model.decodes is None:
+        return False
+    beside = (model.busy - before.busy) - (model.decodes - before.decodes)
+    return beside > 0.5 + ROUNDED * model.busy
+
+
+def _counted(speed: Speed, model: Model, now: Observation) -> Speed:
+    """Count from here on."""
+    deepest = model.depth or 0
+    return replace(speed, seen=model, counted=model, counted_at=now.at, steps=0, took=0, deepest=deepest)
+
+
+def _gathered(speed: Speed, model: Model) -> Speed:
+    """What the answers that have ended since the last look took, in steps and seconds."""
+    seconds = (model.seconds or 0) - (speed.seen.seconds or 0)
+    if seconds <= 0:
+        return speed
+    rate = model.rate
+    if rate is None:
+        rate = ((model.tokens or 0) - (speed.seen.tokens or 0)) / seconds
+    if rate <= 0:
+        return speed  # somebody else has asked for it just now: it is of the time since
+    return replace(speed, steps=speed.steps + rate * seconds, took=speed.took + seconds)
+
+
+def _enough(speed: Speed, model: Model, settings: Settings) -> bool:
+    """Whether so much has been gathered that it says something."""
+    if speed.took <= 0 or speed.steps < settings.minimum_tokens or speed.steps >= MOST * speed.took:
+        return False
+    if model.busy is None or model.decodes is None or speed.counted.decodes is None:
         return True
-    # The steps of an answer count at once, its tokens when it ends.
-    made = tokens + _so_far(model) - before.written - (model.guessed - before.guessed)
-    return made <= ALONE * (model.decodes - before.decodes)
+    return model.decodes - speed.counted.decodes >= CLEAR_STEPS * ROUNDED * model.busy
 
 
-def _so_far(model: Model) -> int:
-    return model.answer[1] if model.answer is not None else 0
+def _quick(speed: Speed, model: Model, baseline: float | None, settings: Settings) -> Speed:
+    """Sound, however many clients there are, where it made so many steps in the time: none is shorter than
+    that of a client alone."""
+    if baseline is None or speed.seen.decodes is None or model.decodes is None:
+        return speed
+    steps = model.decodes - speed.seen.decodes - _grain(model.decodes)
+    if steps < settings.slow_ratio * baseline * _seconds(speed.seen, model):
+        return speed
+    return replace(speed, suspect=False, low=(), slow=False, canaries=0)
+
+
+def _seconds(before: Model, model: Model) -> float:
+    """From the figures of one look to those of another."""
+    assert before.read is not None
+    assert model.read is not None
+    return model.read - before.read
 
 
 def _with_canary(
-    speed: Speed, beside: int, baseline: float | None, now: Observation, settings: Settings
+    speed: Speed, figure: float, baseline: float | None, now: Observation, settings: Settings
 ) -> Speed:
-    if baseline is None or beside or speed.figure is None:
+    speed = replace(speed, figure=figure, figure_at=now.at)
+    if baseline is None or speed.company_at > speed.asked:
         return speed  # beside other work its figure says nothing
-    if speed.figure < settings.slow_ratio * baseline:
+    if figure < settings.slow_ratio * baseline:
         return replace(speed, suspect=True, canaries=speed.canaries + 1)
     return replace(speed, suspect=False, canaries=0, low=(), slow=False, cleared=now.at)
 
@@ -140,7 +187,7 @@ def _with_figure(
     speed: Speed,
     figure: float,
     alone: bool,
-    deepest: int,
+    deepest: float,
     baseline: float | None,
     now: Observation,
     settings: Settings,
@@ -150,10 +197,8 @@ def _with_figure(
         return speed
     if figure >= settings.slow_ratio * baseline:
         return replace(speed, suspect=False, low=(), slow=False, canaries=0)
-    if not alone:
-        return replace(speed, suspect=True, low=(), slow=False)
-    if deepest > DEEP_TOKENS:
-        return replace(speed, suspect=True, low=())
+    if not alone or deepest > DEEP_TOKENS:
+        return replace(speed, suspect=True)
     low = (*(one for one in speed.low if now.at - one[0] <= SLOW_WITHIN), (now.at, figure))
     lasts = len(low) >= SLOW_FIGURES and low[-1][0] - low[0][0] >= SLOW_SECONDS
     slow = lasts and sum(one[1] for one in low) / len(low) < BUSY_SHARE * settings.slow_ratio * baseline
@@ -161,20 +206,26 @@ def _with_figure(
     return replace(speed, suspect=True, low=low, slow=speed.slow or slow)
 
 
-def _written(speed: Speed, model: Model, now: Observation) -> float | None:
+def _written(speed: Speed, model: Model) -> float | None:
     """The speed of an answer that is being written since an earlier look, None for another answer."""
-    if model.answer is None or speed.answer is None or model.answer[0] != speed.answer[0]:
+    if not _same_answer(speed, model):
         return None
-    seconds, tokens = now.at - speed.answer_at, model.answer[1] - speed.answer[1]
-    return tokens / seconds if seconds >= WRITTEN_SECONDS and tokens > 0 else None
+    assert model.answer is not None
+    assert speed.followed.answer is not None
+    seconds, tokens = _seconds(speed.followed, model), model.answer[1] - speed.followed.answer[1]
+    return tokens / seconds if seconds >= WRITTEN_SECONDS and 0 < tokens < MOST * seconds else None
 
 
-def _follow(speed: Speed, model: Model, requests: int, now: Observation) -> Speed:
+def _follow(speed: Speed, model: Model, now: Observation) -> Speed:
     """Remember how far the answer is, from its first look on and anew after each figure."""
-    same = model.answer is not None and speed.answer is not None and model.answer[0] == speed.answer[0]
-    if same and now.at - speed.answer_at < WRITTEN_SECONDS:
+    if _same_answer(speed, model) and _seconds(speed.followed, model) < WRITTEN_SECONDS:
         return speed
-    return replace(speed, answer=model.answer, answer_at=now.at, beside=requests)
+    return replace(speed, followed=model, followed_at=now.at)
+
+
+def _same_answer(speed: Speed, model: Model) -> bool:
+    followed = speed.followed.answer
+    return model.answer is not None and followed is not None and model.answer[0] == followed[0]
 
 
 def slow_reason(speed: Speed | None, name: str, settings: Settings) -> str:

@@ -61,15 +61,23 @@ class Model:
     seconds: float | None = None
     requests: int | None = None
     decodes: float | None = None  # steps of the model, each for all its clients at once
-    guessed: float = 0.0  # tokens that a draft has guessed: they took no step of their own
+    busy: float | None = None  # clients at a step, summed over the steps
+    prompts: float | None = None  # tokens of prompts, those that were in the cache among them
+    rate: float | None = None  # tokens per second of the answers that ended since it was last asked for
     answer: tuple[int, int] | None = None  # the one that is being written: its number, tokens so far
     depth: int | None = None  # tokens of its whole sequence, the prompt among them
+    read: float | None = None  # when these figures were: a look may have waited for another model's
     swap_mib: int = 0
     file_gone: str = ""
 
     @property
     def loaded(self) -> bool:
         return self.state == "loaded"
+
+    @property
+    def changing(self) -> bool:
+        """On the way from one state to another."""
+        return self.state not in ("loaded", "unloaded", "sleeping", "downloaded")
 
 
 @dataclass(frozen=True)
@@ -149,17 +157,25 @@ class Raised:
 class Speed:
     """What is known of one loaded model's speed.
 
-    ``tokens``, ``seconds``, ``decodes``, ``guessed`` are the counters at the last figure (``written``: tokens
-    of the answer that was in the works, which ``decodes`` knows and ``tokens`` does not), ``most`` the most
-    requests on the whole lane since, ``deepest`` the longest sequence. ``low``: the last slow figures of one
-    client alone, each with its time; ``slow``: they have lasted. ``canaries`` counts slow canaries in a row.
+    The model as it was at the last look that gave figures (``seen``), at the last figure of counters
+    (``counted``), and where the answer in the works was followed from (``followed``), the last two with the
+    look's time.
+    ``steps`` and ``took`` (seconds) have been gathered since ``counted``, and ``deepest`` is the longest
+    sequence since. ``company_at``: when anybody else than one client was last seen at work on the lane.
+    ``low``: the last slow figures of one client alone, each with its time; ``slow``: they have lasted.
+    ``canaries`` counts slow canaries in a row.
     """
 
-    pid: int | None
-    tokens: float
-    seconds: float
+    seen: Model
+    counted: Model
+    followed: Model
+    counted_at: float
+    followed_at: float
     used: float  # when somebody last used the model
-    most: int = 0
+    company_at: float
+    steps: float = 0.0
+    took: float = 0.0
+    deepest: int = 0
     figure: float | None = None
     figure_at: float = 0.0
     suspect: bool = False
@@ -168,14 +184,6 @@ class Speed:
     canaries: int = 0
     asked: float = 0.0  # when a canary was last wanted
     cleared: float = float("-inf")  # when a canary last said that it is sound
-    decodes: float | None = None
-    guessed: float = 0.0
-    written: int = 0
-    deepest: int = 0
-    seen: tuple[float, float | None] = (0.0, None)  # tokens and steps at the last look
-    answer: tuple[int, int] | None = None  # see Model.answer
-    answer_at: float = 0.0
-    beside: int = 0  # the most requests on the whole lane since then
 
 
 @dataclass(frozen=True)

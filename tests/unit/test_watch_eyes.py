@@ -10,7 +10,7 @@ from typing import Any
 import gb10_watch_eyes as eyes
 import gb10_watch_signals as signals
 import pytest
-from gb10_watch_state import Done, Observation, Probe, Unit
+from gb10_watch_state import Done, Model, Observation, Probe, Unit
 
 from gb10.watch_config import watch_config
 from tests.unit.boxes import box
@@ -175,6 +175,45 @@ def test_an_action_is_under_way_until_its_outcome_is_told(looking: eyes.Eyes) ->
     seen = looking.look(1005.0)
     assert not seen.busy
     assert seen.done == (Done("stop", ""),)
+
+
+class LateRouter:
+    """Answers after the look that has asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> None:
+        self.answers, self.skipped = list(answers), list[frozenset[str]]()
+        monkeypatch.setattr(signals, "router_models", self)
+        monkeypatch.setattr(eyes, "WAIT_SECONDS", 0.02)
+
+    def __call__(self, lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, ...]:
+        self.skipped.append(skip)
+        answer = self.answers.pop(0)
+        time.sleep(0.1 if self.answers else 0.0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_what_comes_too_late_for_its_look_is_known_to_the_next(
+    looking: eyes.Eyes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, hung = Model("a", "loaded", tokens=5.0, seconds=1.0), Model("b", "loaded")
+    gone = Model("a", "unloaded", failed=True)
+    router = LateRouter(monkeypatch, (whole, hung), (gone, hung))
+    assert looking.look(1000.0).models == ()
+    time.sleep(0.15)
+    assert looking.look(1005.0).models == (gone, hung)
+    assert router.skipped == [frozenset(), {"b"}], "what gave no figures is not waited for again"
+
+
+def test_a_fault_that_comes_too_late_for_its_look_is_told_by_the_next(
+    looking: eyes.Eyes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LateRouter(monkeypatch, ConnectionRefusedError(111, "Connection refused"), ())
+    assert looking.look(1000.0).router_fault == ""
+    time.sleep(0.15)
+    assert "refused" in looking.look(1005.0).router_fault
+    assert looking.look(1010.0).router_fault == ""
 
 
 def test_one_job_of_a_name_at_a_time() -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import gb10_router
+import gb10_watch_eyes as eyes
 import gb10_watch_kernel as kernel
 import gb10_watch_signals as signals
 import pytest
 from gb10_watch_hand import judge_probe
+from gb10_watch_state import Model
 
 from tests.unit.router_server import GOLDEN, KEY, Router, models, raw, running, states
 
@@ -89,6 +91,16 @@ def test_a_model_that_does_not_answer_is_left_alone(router: Router, lane: dict[s
     router.answers["GET /models"] = states(slow="loaded")
     signals.router_models(lane, frozenset({"slow"}))
     assert router.lines == ["GET /models"]
+
+
+def test_all_figures_are_there_before_a_look_goes_on() -> None:
+    assert signals.ALL_SECONDS + 2 * signals.LEAST_SECONDS < eyes.WAIT_SECONDS
+
+
+def test_clients_at_a_step_are_summed_over_the_steps() -> None:
+    text = "llamacpp:n_busy_slots_per_decode 1.25\nllamacpp:n_decode_total 400\n"
+    model = signals.with_figures(Model("a", "loaded"), signals.read_metrics(text))
+    assert (model.busy, model.decodes, model.tokens, model.prompts) == (500, 400, None, None)
 
 
 HTML = b"<!doctype html><html><body>502 Bad Gateway</body></html>"
@@ -506,7 +518,9 @@ def test_an_idle_or_a_crowded_lane_is_not_asked_for_its_slots(router: Router, la
 @pytest.mark.parametrize(
     "slots",
     [None, {}, [], "x", [1], [SLOT, SLOT], [SLOT | {"is_processing": False}], [SLOT | {"next_token": []}],
-     [SLOT | {"next_token": [{"n_decoded": 0}]}], [SLOT | {"id_task": None}], [{}]],
+     [SLOT | {"next_token": [{"n_decoded": 0}]}], [SLOT | {"id_task": None}], [{}],
+     [SLOT | {"id_task": float("inf")}], [SLOT | {"next_token": [{"n_decoded": float("inf")}]}],
+     [SLOT | {"next_token": [{"n_decoded": 10**400}]}]],
 )  # fmt: skip
 def test_slots_that_tell_nothing(slots: Any) -> None:
     assert signals.read_answer(slots) is None
