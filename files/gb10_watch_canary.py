@@ -34,7 +34,7 @@ def canaries_wanted(
     asleep = (history.speeds.get(model.name) for model in now.models if model.state == "sleeping")
     if any(one is not None and one.used > min(speed.used for speed in speeds.values()) for one in asleep):
         return history, ()
-    if now.at - max(speed.used for speed in speeds.values()) < IDLE_SECONDS:
+    if now.at - max(speed.worked for speed in speeds.values()) < IDLE_SECONDS:
         return history, ()
     if not any(_due(name, speed, history, now, settings) for name, speed in speeds.items()):
         return history, ()
@@ -51,4 +51,4 @@ def _due(name: str, speed: Speed, history: History, now: Observation, settings: 
         return confirmed or now.at - speed.cleared >= CLEARED_SECONDS
     if history.recovery is not None and name in settings.baselines and speed.figure is None:
         return True
-    return now.at - max(speed.figure_at, speed.used, speed.asked) >= settings.canary_seconds
+    return now.at - max(speed.figure_at, speed.worked, speed.asked) >= settings.canary_seconds

@@ -114,6 +114,7 @@ class Eyes:
         self.probe: Probe | None = None
         self.fully = False  # whether the next probe asks llama.cpp itself
         self.canaries: tuple[str, ...] = ()
+        self._late_canaries: dict[str, float] = {}  # that wait for the counters of their look
         self._full = False  # whether the one under way does
         self._due: dict[str, float] = {}
         self._skip: dict[str, float] = {}
@@ -134,6 +135,9 @@ class Eyes:
         canaries = self._canaries()
         asking = frozenset(self.canaries) if self.jobs.pending("canary") else frozenset()
         models, fault, refusal = self._router(at) if unit.active == "active" else ((), "", "")
+        if any(model.loaded and model.tokens is None for model in models if model.name in canaries):
+            # A canary without the counters that it has moved would be somebody's use: the next look has them.
+            self._late_canaries, asking, canaries = canaries, frozenset(self.canaries), {}
         if self._find_container():
             # Looking for it took a while: the start of the unit that it belongs to.
             unit = signals.unit_of(f"{self.lane['lane']}.service")
@@ -159,6 +163,7 @@ class Eyes:
             probe=self.probe,
             canaries=canaries,
             asking=asking,
+            waiting=unit.active == "active" and self.jobs.pending("router"),
             busy=busy,
             done=done,
             blind=self._blind(),
@@ -290,8 +295,9 @@ class Eyes:
         return self._stale
 
     def _canaries(self) -> dict[str, float]:
+        late, self._late_canaries = self._late_canaries, {}
         outcome = self.jobs.outcome("canary")
-        return {} if outcome is None or outcome.error is not None else dict(outcome.value)
+        return late if outcome is None or outcome.error is not None else dict(outcome.value)
 
     def _done(self) -> tuple[Done, ...]:
         outcome = self.jobs.outcome("action")

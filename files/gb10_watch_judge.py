@@ -64,7 +64,7 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
     if unit.active == "active":
         if not now.busy:
             stopped = ""  # somebody has started it again
-        if not now.router_fault:
+        if not (now.router_fault or now.refusal or now.waiting):
             answered = unit.invocation
     probe = now.probe
     full = history.proven_full

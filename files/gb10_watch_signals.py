@@ -34,9 +34,10 @@ DEFERRED = "llamacpp:requests_deferred"
 DECODES = "llamacpp:n_decode_total"
 BUSY = "llamacpp:n_busy_slots_per_decode"
 PROMPTS = "llamacpp:prompt_tokens_total"
+READING = "llamacpp:prompt_seconds_total"
 CACHED = "llamacpp:prompt_tokens_cached_total"
 RATE = "llamacpp:predicted_tokens_seconds"
-FIGURES = frozenset({TOKENS, SECONDS, PROCESSING, DEFERRED, DECODES, BUSY, PROMPTS, CACHED, RATE})
+FIGURES = frozenset({TOKENS, SECONDS, PROCESSING, DEFERRED, DECODES, BUSY, PROMPTS, READING, CACHED, RATE})
 MOST_TOKENS = 10**9  # of one answer
 MOST_SPEED = 1e6
 _CONTAINER = re.compile(r"(?:docker[-/])([0-9a-f]{64})(?:\.scope)?$")
@@ -94,7 +95,8 @@ def with_figures(model: Model, figures: Mapping[str, float]) -> Model:
     if PROCESSING in figures:
         requests = int(figures[PROCESSING] + figures.get(DEFERRED, 0))
     if BUSY in figures and DECODES in figures:
-        busy = figures[BUSY] * figures[DECODES]
+        # Printed as a mean with six digits; a whole number as long as these are enough for it.
+        busy = round(figures[BUSY] * figures[DECODES])
     return replace(
         model,
         tokens=figures.get(TOKENS),
@@ -103,6 +105,7 @@ def with_figures(model: Model, figures: Mapping[str, float]) -> Model:
         decodes=figures.get(DECODES),
         busy=busy,
         prompts=figures[PROMPTS] + figures.get(CACHED, 0) if PROMPTS in figures else None,
+        reading=figures.get(READING),
         rate=figures.get(RATE),
         read=time.monotonic() if figures else None,
     )

@@ -18,13 +18,15 @@ BUSY_SHARE = 0.8  # of the slow ratio: below it, traffic alone counts
 DEEP_TOKENS = 16384  # beyond it a model may be slow by nature, and traffic alone says nothing
 SLOW_FIGURES = 3  # of one client alone; their mean counts, since each is noisy for itself
 SLOW_SECONDS = 25  # at least from the first to the last of them: a moment's work of others is no fault
-SLOW_WITHIN = 45  # seconds; figures from further back are forgotten
+SLOW_WITHIN = 120  # seconds; figures from further back are forgotten
 SLOW_CANARIES = 2  # on an idle lane, in a row
 WRITTEN_SECONDS = 4  # of an answer that is being written, for a figure
-SPARE_STEPS = 2  # of another model between two looks (an embedding now and then): no work beside
+SPARE_STEPS = 2  # of another model between two looks (an embedding now and then): no work beside, unless
+SPARE_PROMPT = 256  # tokens were read in them
 CLEAR_STEPS = 4  # times as many steps as rounding could hide, for a figure
 ROUNDED = 1e-5  # of a figure with six digits, the most by which two of them are wrong together
-MOST = 1e6  # tokens per second: more is no speed
+EXACT = 9e4  # up to here a sum over steps is a whole number again, see gb10_watch_signals.py
+MOST = 2e4  # tokens per second: more is no speed
 
 
 def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Settings) -> dict[str, Speed]:
@@ -33,8 +35,8 @@ def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Se
         return dict(known)
     # On the whole lane, those that have come and gone since the last look among them. The canary's own is
     # nobody's work.
-    requests = sum(_requests(model) + _came_and_went(known, model, now, settings) for model in now.models)
-    requests -= bool(now.asking)
+    each = {m.name: _requests(m) + _came_and_went(known, m, now, settings) for m in now.models}
+    requests = sum(each.values()) - bool(now.asking)
     speeds = {}
     for seen in now.models:
         model = seen if seen.read is not None else replace(seen, read=now.at)
@@ -47,9 +49,11 @@ def remembered_speeds(known: Mapping[str, Speed], now: Observation, settings: Se
             if before is not None:
                 speeds[model.name] = replace(before, company_at=now.at) if requests > 1 else before
         elif before is None or before.seen.pid != model.pid or model.tokens < (before.seen.tokens or 0):
-            speeds[model.name] = Speed(model, model, model, now.at, now.at, used=now.at, company_at=now.at)
+            at = now.at
+            speeds[model.name] = Speed(model, model, model, at, at, used=at, worked=at, company_at=at)
         else:
-            speeds[model.name] = _speed(before, model, requests, now, settings)
+            others = requests - each[model.name]
+            speeds[model.name] = _speed(before, model, (requests, others), now, settings)
     return speeds
 
 
@@ -72,6 +76,9 @@ def _worked(before: Speed, model: Model, now: Observation, settings: Settings) -
         return False
     tokens = model.tokens - (before.seen.tokens or 0)
     steps = (model.decodes or 0) - (before.seen.decodes or 0)
+    prompts = (model.prompts or 0) - (before.seen.prompts or 0)
+    if prompts > SPARE_PROMPT + _grain(model.prompts or 0):
+        return True
     if model.name in now.asking or model.name in now.canaries:
         own = settings.minimum_tokens
         return tokens > own + _grain(model.tokens) or steps > own + SPARE_STEPS + _grain(model.decodes or 0)
@@ -83,19 +90,25 @@ def _grain(counter: float) -> float:
     return 0.0 if counter < 1e6 else float(10 ** (math.floor(math.log10(counter)) - 5))
 
 
-def _speed(before: Speed, model: Model, requests: int, now: Observation, settings: Settings) -> Speed:
-    """``requests`` on the whole lane since the last look, without a canary's."""
+def _speed(
+    before: Speed, model: Model, requests: tuple[int, int], now: Observation, settings: Settings
+) -> Speed:
+    """``requests`` since the last look, without a canary's: on the whole lane, and on the other models."""
     assert model.tokens is not None
     assert model.seconds is not None
     canary = now.canaries.get(model.name)
     asked = model.name in now.asking or canary is not None
-    company = requests > (0 if asked else 1) or _crowded(before.seen, model)
-    used = (model.requests and not asked) or _worked(before, model, now, settings)
+    # One who asks the model itself after the canary has not slowed it, and who was beside it is counted.
+    after = canary is not None and _hidden(model) == 0
+    company = requests[1 if after else 0] > (0 if asked else 1) or _crowded(before.seen, model)
+    worked = (model.requests and not asked) or _worked(before, model, now, settings)
+    used = worked or (not asked and model.decodes != before.seen.decodes)
     speed = replace(
         before,
         company_at=now.at if company else before.company_at,
         deepest=max(before.deepest, model.depth or 0),
         used=now.at if used else before.used,
+        worked=now.at if worked else before.worked,
     )
     if model.name in now.asking:
         return speed  # its figure is on the way
@@ -107,13 +120,14 @@ def _speed(before: Speed, model: Model, requests: int, now: Observation, setting
     if _enough(speed, model, settings):
         # An answer may have begun as long ago as all of them took.
         alone = speed.company_at < speed.counted_at - speed.took
+        alone = alone and _slow_without_prompts(speed, model, baseline, settings)
         deepest = max(speed.deepest, (model.prompts or 0) - (speed.counted.prompts or 0))
         figure = speed.steps / speed.took
         counted = _follow(_counted(speed, model, now), model, now)
         return _with_figure(counted, figure, alone, deepest, baseline, now, settings)
     written = _written(speed, model)
     following = _follow(replace(speed, seen=model), model, now)
-    if written is None or speed.company_at >= speed.followed_at:
+    if written is None or speed.company_at >= speed.followed_at or _read_prompts(speed.followed, model):
         return following
     return _with_figure(following, written, True, speed.deepest, baseline, now, settings)
 
@@ -122,8 +136,26 @@ def _crowded(before: Model, model: Model) -> bool:
     """Whether there were steps for more than one client at once."""
     if before.busy is None or before.decodes is None or model.busy is None or model.decodes is None:
         return False
-    beside = (model.busy - before.busy) - (model.decodes - before.decodes)
-    return beside > 0.5 + ROUNDED * model.busy
+    return (model.busy - before.busy) - (model.decodes - before.decodes) > _hidden(model)
+
+
+def _hidden(model: Model) -> float:
+    """So many steps for more than one client may be lost in the rounding of the counters."""
+    return ROUNDED * model.busy if model.busy is not None and model.busy > EXACT else 0.0
+
+
+def _read_prompts(before: Model, model: Model) -> bool:
+    """Whether prompts were read, while one and the same answer is written: somebody else's."""
+    return (model.prompts or 0) - (before.prompts or 0) > _grain(model.prompts or 0)
+
+
+def _slow_without_prompts(speed: Speed, model: Model, baseline: float | None, settings: Settings) -> bool:
+    """A step that is hidden may have been a long prompt of somebody else: then what counts as slow must be so
+    without the seconds of all prompts, too."""
+    if baseline is None or not _hidden(model):
+        return True
+    writing = speed.took - ((model.reading or 0) - (speed.counted.reading or 0))
+    return writing > 0 and speed.steps / writing < BUSY_SHARE * settings.slow_ratio * baseline
 
 
 def _counted(speed: Speed, model: Model, now: Observation) -> Speed:
@@ -137,21 +169,17 @@ def _gathered(speed: Speed, model: Model) -> Speed:
     seconds = (model.seconds or 0) - (speed.seen.seconds or 0)
     if seconds <= 0:
         return speed
-    rate = model.rate
-    if rate is None:
-        rate = ((model.tokens or 0) - (speed.seen.tokens or 0)) / seconds
-    if rate <= 0:
-        return speed  # somebody else has asked for it just now: it is of the time since
+    # Where somebody else has just asked for the rate it is 0; tokens make it more, by one for each answer.
+    rate = model.rate or ((model.tokens or 0) - (speed.seen.tokens or 0)) / seconds
+    if not 0 < rate < MOST:
+        return speed  # one token takes no time
     return replace(speed, steps=speed.steps + rate * seconds, took=speed.took + seconds)
 
 
 def _enough(speed: Speed, model: Model, settings: Settings) -> bool:
     """Whether so much has been gathered that it says something."""
-    if speed.took <= 0 or speed.steps < settings.minimum_tokens or speed.steps >= MOST * speed.took:
-        return False
-    if model.busy is None or model.decodes is None or speed.counted.decodes is None:
-        return True
-    return model.decodes - speed.counted.decodes >= CLEAR_STEPS * ROUNDED * model.busy
+    steps = (model.decodes or 0) - (speed.counted.decodes or 0)
+    return speed.steps >= settings.minimum_tokens and steps >= CLEAR_STEPS * _hidden(model)
 
 
 def _quick(speed: Speed, model: Model, baseline: float | None, settings: Settings) -> Speed:

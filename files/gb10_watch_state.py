@@ -63,6 +63,7 @@ class Model:
     decodes: float | None = None  # steps of the model, each for all its clients at once
     busy: float | None = None  # clients at a step, summed over the steps
     prompts: float | None = None  # tokens of prompts, those that were in the cache among them
+    reading: float | None = None  # seconds of steps with prompts
     rate: float | None = None  # tokens per second of the answers that ended since it was last asked for
     answer: tuple[int, int] | None = None  # the one that is being written: its number, tokens so far
     depth: int | None = None  # tokens of its whole sequence, the prompt among them
@@ -120,6 +121,7 @@ class Observation:
     container: str = ""
     router_fault: str = ""  # it gives no answer
     refusal: str = ""  # it answers, and not as it should; or it could not be asked
+    waiting: bool = False  # its answer is still to come: the models are as they were
     models: tuple[Model, ...] = ()
     available_mib: int | None = None
     pressure_percent: float | None = None
@@ -172,6 +174,7 @@ class Speed:
     counted_at: float
     followed_at: float
     used: float  # when somebody last used the model
+    worked: float  # when it last did more for somebody than a step now and then
     company_at: float
     steps: float = 0.0
     took: float = 0.0

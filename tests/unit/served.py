@@ -79,12 +79,13 @@ class Server:
     def __init__(self, name: str, slow: float = 1.0, reads: float = 1500.0, slots: int = 8) -> None:
         self.name, self.slow, self.reads, self.slots = name, slow, reads, slots
         self.clients: list[Client] = []
-        self.at = 0.0
+        self.at = self.began = 0.0  # its own clock, and since when it works without a pause
         self.working: list[Request] = []
         self.waiting: list[Request] = []
         self.owner: dict[int, Client] = {}
         self.tasks = 0
         self.tokens, self.seconds, self.steps, self.busy, self.prompts = 0.0, 0.0, 0.0, 0.0, 0.0
+        self.reading = 0.0
         self.bucket = (0.0, 0.0)  # steps and seconds of answers since the rate was last asked for
 
     def admit(self) -> None:
@@ -95,6 +96,8 @@ class Server:
                 request.task, request.left = self.tasks, request.prompt
                 self.owner[request.task] = client
                 self.waiting.append(request)
+        if self.waiting and not self.working:
+            self.began = self.at
         while self.waiting and len(self.working) < self.slots:
             self.working.append(self.waiting.pop(0))
             self.prompts += self.working[-1].cached
@@ -112,7 +115,9 @@ class Server:
             if part and not request.left:
                 done.append(request)
         more = 1 + 0.05 * max(0, len(writing) - 1)
-        self.at += (self.deepest_step() * more + read / self.reads) * self.slow * beside
+        took = (self.deepest_step() * more + read / self.reads) * self.slow * beside
+        self.at += took
+        self.reading += took if read else 0.0
         self.steps, self.busy, self.prompts = (
             self.steps + 1,
             self.busy + len(self.working),
@@ -144,6 +149,7 @@ class Server:
             signals.DECODES: self.steps,
             signals.BUSY: self.busy / max(1.0, self.steps),
             signals.PROMPTS: self.prompts,
+            signals.READING: self.reading,
             signals.RATE: steps / seconds if seconds else 0.0,
         }
         return "".join(f"{name} {value:.6g}\n" for name, value in figures.items())
@@ -206,7 +212,7 @@ class Lane:
             at=self.at,
             unit=UNIT,
             container=CONTAINER,
-            models=self._models(),
+            models=self.models(),
             available_mib=20_000,
             pressure_percent=0.0,
             probe=Probe(self.at, "yes", "GPU 0"),
@@ -237,10 +243,10 @@ class Lane:
             if not behind:
                 return
             server = min(behind, key=lambda one: one.at)
-            others = any(one.working for one in self.servers if one is not server)
+            others = any(one.working and one.began <= server.at for one in self.servers if one is not server)
             server.step(self.share if others else 1.0)
 
-    def _models(self) -> tuple[Model, ...]:
+    def models(self) -> tuple[Model, ...]:
         models = []
         for server in self.servers:
             model = Model(server.name, "loaded", pid=77, holder="process 77 has it mapped")

@@ -200,10 +200,26 @@ def test_what_comes_too_late_for_its_look_is_known_to_the_next(
     whole, hung = Model("a", "loaded", tokens=5.0, seconds=1.0), Model("b", "loaded")
     gone = Model("a", "unloaded", failed=True)
     router = LateRouter(monkeypatch, (whole, hung), (gone, hung))
-    assert looking.look(1000.0).models == ()
+    seen = looking.look(1000.0)
+    assert (seen.models, seen.waiting) == ((), True)
     time.sleep(0.15)
     assert looking.look(1005.0).models == (gone, hung)
     assert router.skipped == [frozenset(), {"b"}], "what gave no figures is not waited for again"
+
+
+def test_a_canary_waits_for_the_counters_that_it_has_moved(
+    looking: eyes.Eyes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = Model("a", "loaded", tokens=32.0, seconds=1.0)
+    found = [(Model("a", "loaded"),), (moved,), (moved,)]
+    monkeypatch.setattr(signals, "router_models", lambda *_: found.pop(0))
+    monkeypatch.setattr(signals, "canary", lambda *_: 40.0)
+    looking.ask_canaries(("a",))
+    while looking.jobs.running("canary"):
+        time.sleep(0.01)
+    seen = [looking.look(1000.0 + 5 * look) for look in range(3)]
+    assert [one.canaries for one in seen] == [{}, {"a": 40.0}, {}]
+    assert [one.asking for one in seen] == [{"a"}, frozenset(), frozenset()]
 
 
 def test_a_fault_that_comes_too_late_for_its_look_is_told_by_the_next(

@@ -228,6 +228,13 @@ def test_a_restart_by_a_deploy_changes_no_state(lane: Lane) -> None:
     assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
 
 
+def test_a_router_whose_first_answer_is_awaited_has_not_answered(lane: Lane) -> None:
+    lane.restarted()
+    lane.see(models=(), waiting=True)
+    waited = lane.until(acts("restart"), models=(), router_fault="nothing in 9 s")
+    assert waited >= 160, "it may be starting"
+
+
 def test_a_unit_that_stays_stopped_is_said(lane: Lane) -> None:
     lane.unit = replace(lane.unit, active="inactive")
     assert 55 <= lane.until(raised("lane.down"), models=(), probe=None) <= 70

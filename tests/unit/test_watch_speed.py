@@ -303,7 +303,7 @@ def test_figures_about_the_line_count_by_their_mean(lane: Lane, above: float) ->
 def test_three_slow_figures_far_apart_are_no_slow_child(lane: Lane) -> None:
     for _ in range(60):
         serve(lane, 5, 13.0)
-        lane.see_for(40)
+        lane.see_for(60)
     assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
 
 

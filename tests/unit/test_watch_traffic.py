@@ -7,7 +7,7 @@ import random
 
 import pytest
 from gb10_watch_speed import DEEP_TOKENS
-from gb10_watch_state import DEGRADED, HEALTHY
+from gb10_watch_state import DEGRADED, HEALTHY, Model
 
 from tests.unit.served import BASELINE, NEVER, Client, Lane, Request, Server
 
@@ -68,6 +68,42 @@ def test_beside_a_model_whose_batches_are_too_long_for_figures(names: str, answe
         Client(lambda: Request(20_000, 100), lambda: chance.uniform(15, 45), first=20)
     )
     assert Lane(*[servers[name] for name in names], share=3.0).run(1200).changes == []
+
+
+def counted(server: Server, before: float) -> Server:
+    """With so many tokens and about as many steps in its counters."""
+    server.tokens, server.seconds, server.prompts = before, before / BASELINE, 3 * before
+    server.steps = server.busy = before * 1.1
+    return server
+
+
+@pytest.mark.parametrize("before", [1e5, 3e5, 9e5, 3e6, 1e7])
+@pytest.mark.parametrize("answer", [300, 3000])
+@pytest.mark.parametrize("pauses", [(0.2, 1.5), (1.0, 2.5), (3.2, 3.2)])
+def test_beside_such_requests_where_the_counters_hide_steps(
+    before: float, answer: int, pauses: tuple[float, float]
+) -> None:
+    chance = random.Random(1)
+    server = counted(Server("a", reads=1000.0), before)
+    server.clients += [
+        client(100, answer),
+        Client(lambda: Request(2000, 1), lambda: chance.uniform(*pauses), first=20.3),
+    ]
+    assert Lane(server).run(900).changes == []
+
+
+@pytest.mark.parametrize("pauses", [(1.0, 4.0), (3.0, 5.0)])
+def test_canaries_beside_large_embeddings_of_another_model(pauses: tuple[float, float]) -> None:
+    for seed in range(3):
+        chance = random.Random(seed)
+        servers = Server("a"), Server("b", reads=2000.0)
+        servers[0].clients.extend(crowd(8, 10, until=60))
+        servers[1].clients.append(
+            Client(lambda: Request(4000, 0), lambda chance=chance: chance.uniform(*pauses), first=10.3)
+        )
+        lane = Lane(*servers, share=3.0)
+        lane.refusing = frozenset({"b"})
+        assert lane.run(1800).changes == []
 
 
 class DeepServer(Server):
@@ -169,15 +205,40 @@ def test_an_embedding_now_and_then_hides_nothing(pause: int) -> None:
     assert said_after(lane.run(1800)) <= 60
 
 
-@pytest.mark.parametrize("before", [0.0, 9e5, 1.2e6])
+@pytest.mark.parametrize("before", [0.0, 1e5, 9e5, 1.2e6])
 def test_counters_that_are_rounded(before: float) -> None:
     for slow in (1.0, THIRD):
-        server = Server("a", slow=slow)
-        server.tokens, server.seconds = before, before / BASELINE
-        server.steps = server.busy = before * 1.1
+        server = counted(Server("a", slow=slow), before)
         server.clients.append(client(100, 60))
         lane = Lane(server).run(900)
         assert (lane.changes == []) if slow == 1.0 else said_after(lane) <= 60
+
+
+@pytest.mark.parametrize("pause", [3, 5, 6, 7, 8, 9, 10, 12])
+def test_short_answers_with_pauses_are_enough_in_a_while(pause: int) -> None:
+    # A figure takes several of them, and the canaries meet the next one.
+    chance = random.Random(1)
+    server = Server("a", slow=THIRD)
+    server.clients.append(Client(lambda: Request(100, 20), lambda: pause * chance.uniform(0.9, 1.1), first=1))
+    lane = Lane(server).run(900)
+    assert said_after(lane) <= 600
+    assert len(lane.changes) == 1
+
+
+class ScrapedLane(Lane):
+    """Somebody else asks for the figures just before each look."""
+
+    def models(self) -> tuple[Model, ...]:
+        for server in self.servers:
+            server.metrics()
+        return super().models()
+
+
+@pytest.mark.parametrize("answer", [30, 200])
+def test_somebody_else_who_always_asks_for_the_rate_first_hides_nothing(answer: int) -> None:
+    server = Server("a", slow=THIRD)
+    server.clients.append(client(100, answer))
+    assert said_after(ScrapedLane(server).run(900)) <= 60
 
 
 @pytest.mark.parametrize("last", [0, 20])
