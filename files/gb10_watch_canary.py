@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gb10_watch_speed import SLOW_CANARIES
 from gb10_watch_state import History, Observation, Settings, Speed
 
 IDLE_SECONDS = 5  # without a request, before a canary asks a model that is under suspicion
 AGAIN_SECONDS = 10
 CLEARED_SECONDS = 600  # after a good canary: what looks slow since is its long context, as it was before
-CONFIRMED = 2  # slow ones in a row; what is known needs no haste
-CONFIRMED_SECONDS = 60
+CONFIRMED_SECONDS = 60  # once so many were slow that it counts: what is known needs no haste
 
 
 def canaries_wanted(
@@ -44,7 +44,7 @@ def canaries_wanted(
 
 
 def _due(name: str, speed: Speed, history: History, now: Observation, settings: Settings) -> bool:
-    if now.at - speed.asked < (AGAIN_SECONDS if speed.canaries < CONFIRMED else CONFIRMED_SECONDS):
+    if now.at - speed.asked < (AGAIN_SECONDS if speed.canaries < SLOW_CANARIES else CONFIRMED_SECONDS):
         return False
     if speed.suspect:
         confirmed = speed.slow or speed.canaries > 0

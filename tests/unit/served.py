@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import gb10_watch_eyes as eyes
 import gb10_watch_signals as signals
 from gb10_watch_judge import judge
 from gb10_watch_state import HEALTHY, History, Model, Observation, Probe, Settings, Verdict
@@ -22,8 +23,6 @@ from tests.unit.watching import CONTAINER, INTERVAL, SETTINGS, UNIT
 STEP = 0.025
 BASELINE = 1 / STEP
 NEVER = float("inf")
-FIGURES_SECONDS = 3.4  # so long a look waits for figures
-SKIP_SECONDS = 8.0  # and leaves a server alone that gave none
 
 
 @dataclass
@@ -102,8 +101,8 @@ class Server:
             self.working.append(self.waiting.pop(0))
             self.prompts += self.working[-1].cached
 
-    def deepest_step(self) -> float:
-        """Seconds of a step without prompts; a lane may override it."""
+    def step_seconds(self) -> float:
+        """Seconds of a step for one client, without prompts."""
         return STEP
 
     def step(self, beside: float) -> None:
@@ -115,14 +114,12 @@ class Server:
             if part and not request.left:
                 done.append(request)
         more = 1 + 0.05 * max(0, len(writing) - 1)
-        took = (self.deepest_step() * more + read / self.reads) * self.slow * beside
+        took = (self.step_seconds() * more + read / self.reads) * self.slow * beside
         self.at += took
         self.reading += took if read else 0.0
-        self.steps, self.busy, self.prompts = (
-            self.steps + 1,
-            self.busy + len(self.working),
-            self.prompts + read,
-        )
+        self.steps += 1
+        self.busy += len(self.working)
+        self.prompts += read
         for request in writing:
             request.written, request.last = min(request.answer, request.written + request.a_step), self.at
         for request in done:
@@ -252,11 +249,11 @@ class Lane:
             model = Model(server.name, "loaded", pid=77, holder="process 77 has it mapped")
             if self.at >= self._skip.get(server.name, 0.0):
                 # It answers once its step is over.
-                if server.at - self.at < FIGURES_SECONDS:
+                if server.at - self.at < signals.ALL_SECONDS:
                     model = signals.with_figures(model, signals.read_metrics(server.metrics()))
                     model = replace(model, read=self.at)
                 else:
-                    self._skip[server.name] = self.at + SKIP_SECONDS
+                    self._skip[server.name] = self.at + eyes.SKIP_SECONDS
             models.append(model)
         if sum(model.requests or 0 for model in models) == 1:
             models = [

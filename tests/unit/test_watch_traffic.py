@@ -19,8 +19,8 @@ def client(prompt: int, answer: int, pause: float = 0.3, first: float = 0.0, **m
     return Client(lambda: Request(prompt, answer), lambda: pause, first=first, **more)
 
 
-def crowd(count: int, first: float = 1.0, until: float = NEVER, prompt: int = 100) -> list[Client]:
-    return [client(prompt, 100, 0.1, first + 0.3 * one, until=until) for one in range(count)]
+def crowd(count: int, first: float = 1.0, until: float = NEVER) -> list[Client]:
+    return [client(100, 100, 0.1, first + 0.3 * one, until=until) for one in range(count)]
 
 
 def said_after(lane: Lane) -> float:
@@ -109,9 +109,9 @@ def test_canaries_beside_large_embeddings_of_another_model(pauses: tuple[float, 
 class DeepServer(Server):
     """A third of its speed beyond 16384 tokens of context, as a model may be by nature."""
 
-    def deepest_step(self) -> float:
+    def step_seconds(self) -> float:
         deep = any(request.cached + request.prompt > DEEP_TOKENS for request in self.working)
-        return super().deepest_step() * (3 if deep else 1)
+        return super().step_seconds() * (3 if deep else 1)
 
 
 @pytest.mark.parametrize(("period", "jitter"), [(10, 0.0), (10, 1.0), (7, 1.0), (15, 3.0), (0, 6.0)])
