@@ -28,6 +28,8 @@ class FetchProgress:
                 self._files.pop(str(event.get("file")), None)
                 self._trouble.pop(str(event.get("file")), None)
                 self._word = _sentence(event)
+                if kind == "error":  # why is said once, at the end
+                    self._word = f"{event.get('file') or 'the files'}: failed"
             elif kind in ("waiting", "note", "held"):
                 self._word = _sentence(event)
             elif kind == "retry":

@@ -49,7 +49,7 @@ def test_an_empty_file_divides_by_nothing() -> None:
     [
         (line("done", file="lab/a/a.gguf", path="/srv/models/a"), "lab/a/a.gguf: fetched"),
         (line("used-in-place", file="lab/a/a.gguf", how="linked"), "lab/a/a.gguf: already on the box"),
-        (line("error", file="lab/a/a.gguf", message="a.gguf: no such revision"), "a.gguf: no such revision"),
+        (line("error", file="lab/a/a.gguf", message="a.gguf: no such revision"), "lab/a/a.gguf: failed"),
         (line("waiting", holder="process 77", done=1, size=2), "another run is fetching (process 77)"),
         (line("held", file="a", message="waits for the other shards"), "waits for the other shards"),
     ],
