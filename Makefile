@@ -51,8 +51,8 @@ demo: setup lab-needs ## the whole product on a lab host (root, a quarter of an 
 	$(BIN)/python -m tests.lab.demo
 
 .PHONY: test
-test: setup lab-needs lint ## all tests (root, a lab host)
-	$(BIN)/pytest
+test: setup lab-needs lint ## all tests (root, two lab hosts at once)
+	$(BIN)/python -m tests
 
 .PHONY: test-unit
 test-unit: setup ## the tests that need no root and no host

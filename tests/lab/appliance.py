@@ -29,6 +29,12 @@ _PLATFORMS = (
 )
 
 
+def ensure() -> Path:
+    """The root of today's recipe, made when absent (minutes)."""
+    with disk.lock():
+        return roots.ensure_torch(_furnish)
+
+
 def give(host: LabHost) -> None:
     """The host's Docker has the base of today's recipe."""
     key = recipe.torch_root()
@@ -36,8 +42,7 @@ def give(host: LabHost) -> None:
     shown = f"docker image inspect --format '{label}' {recipe.TORCH_IMAGE}"
     if host.ssh(shown, sudo=True, check=False).stdout.strip() == key:
         return
-    with disk.lock():
-        root = roots.ensure_torch(_furnish)
+    root = ensure()
     say(f"{host.name} gets {recipe.TORCH_IMAGE} (about 40 s)")
     line = f"sudo -n docker import --change 'LABEL {recipe.LABEL}={key}' - {recipe.TORCH_IMAGE}"
     with subprocess.Popen(

@@ -10,7 +10,8 @@ import pytest
 from pyinfra.connectors.sshuserclient.client import get_host_keys
 
 from gb10.desired import Desired
-from tests.lab import deploying
+from tests import turns
+from tests.lab import appliance, deploying
 from tests.lab.host import LabHost
 
 # Another name gives two runs on one machine a host each.
@@ -18,16 +19,41 @@ NAME = os.environ.get("GB10_LAB_TEST_HOST", "test")
 SETTLED = "settled"
 
 
+def pytest_configure() -> None:
+    if turns.run() == turns.FIRST:
+        turns.take(turns.MAKING)
+    if turns.run() == turns.SECOND:
+        turns.take(turns.WORKING)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/lab/" in item.nodeid:
             item.add_marker(pytest.mark.lab)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """The lab's own tests come before any other host is up, those that want the machine alone come last."""
+    return 2 if item.get_closest_marker("alone") else int("test_lab_host.py" not in item.nodeid)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _needs_root() -> None:
     if os.geteuid() != 0:
         pytest.exit("lab tests boot a host with systemd-nspawn: run them as root, or `make test-unit`", 2)
+
+
+@pytest.fixture(scope="session")
+def machine_alone(first_deploy: FirstDeploy) -> None:  # which the other run waits for
+    """Nothing else runs here: what is timed or measured is not slowed by other tests."""
+    turns.take(turns.WORKING)
+
+
+@pytest.fixture(autouse=True)
+def _alone(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("alone"):
+        request.getfixturevalue("machine_alone")
 
 
 @pytest.fixture(autouse=True)
@@ -50,12 +76,17 @@ class FirstDeploy:
 @pytest.fixture(scope="session")
 def first_deploy() -> Iterator[FirstDeploy]:
     """From a bare host with two old lanes to a settled one, once a session."""
+    second = turns.run() == turns.SECOND
+    if second:
+        turns.take(turns.MAKING)
+        turns.give(turns.MAKING)
     host = LabHost(NAME).reset()
     try:
         box = deploying.description(host)
         compiled = f"compiled-{box.image.rpartition(':')[2]}"
-        # The image is given only to a host that has compiled it before: the build is tested on every machine.
-        given = compiled in host.snapshots() and deploying.give_image(host, box.image)
+        # The image is given only to a host that has compiled it before, or where the first run's has: the
+        # build is tested on every machine.
+        given = (second or compiled in host.snapshots()) and deploying.give_image(host, box.image)
         done = deploying.deploy(host)
         assert done.returncode == 0, done.stdout
         host.snapshot(SETTLED)
@@ -63,6 +94,8 @@ def first_deploy() -> Iterator[FirstDeploy]:
             deploying.keep_image(host, box.image)
             host.forget_snapshots("compiled-")
             host.snapshot(compiled)
+        appliance.ensure()
+        turns.give(turns.MAKING)
         yield FirstDeploy(host, box, done.stdout, not given, compiled)
     finally:
         host.down()

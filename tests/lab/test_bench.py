@@ -23,6 +23,8 @@ from gb10.remote import connected
 from tests.lab import deploying, lane, paths
 from tests.lab.host import LabHost
 
+pytestmark = pytest.mark.alone
+
 GB10 = Path(sys.executable).with_name("gb10")
 # Short answers: models of random weights never end by themselves.
 SHORT = ("--quick", "--runs", "2", "--tasks", "1", "--answer-limit", "16", "--long", "300")

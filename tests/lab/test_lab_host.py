@@ -31,7 +31,7 @@ def host() -> Iterator[LabHost]:
 
 
 @pytest.fixture
-def alone(host: LabHost) -> None:
+def no_other_host(host: LabHost) -> None:
     """Skips where hosts of other people run: what the last `down` does cannot be seen then."""
     others = [other.name for other in known_hosts() if other.running and other.name not in (ONE, TWO)]
     if others:
@@ -200,14 +200,14 @@ def test_up_recovers_from_a_dead_supervisor(host: LabHost) -> None:
     assert host.ssh("systemctl is-system-running").stdout.strip() == "running"
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("no_other_host")
 def test_down_leaves_nothing(host: LabHost) -> None:
     host.down()
     assert left_behind() == []
     host.up()
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("no_other_host")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_up_leaves_nothing(host: LabHost, number: signal.Signals) -> None:
     host.down()

@@ -13,6 +13,8 @@ import pytest
 from tests.lab import deploying, lane, watching
 from tests.lab.host import LabHost
 
+pytestmark = pytest.mark.alone
+
 ACCELERATOR = "standin-accelerator.service"
 GPU_LOSS_SECONDS = 15
 SLOW_SECONDS = 60
