@@ -262,6 +262,11 @@ class LabHost:
         if "supervisor" in refs:
             return
         self._power_off(orderly=False)
+        with process.uninterrupted():
+            self._begin()
+
+    def _begin(self) -> None:
+        """Start the supervisor, and wait until it and nspawn are known."""
         with self.console.open("ab") as log:
             command = [sys.executable, "-m", "tests.lab.supervisor", self.name, str(self.root)]
             subprocess.run(

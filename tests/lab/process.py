@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import signal
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +56,28 @@ class ProcessRef:
         if not self.wait_gone(seconds):
             self.send(signal.SIGKILL)
             self.wait_gone(seconds)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait for the end of the block.
+
+    Whoever starts a process that goes into the background must come to know it: one that nobody knows keeps
+    its port and its mount.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def children(pid: int) -> list[int]:

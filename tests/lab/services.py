@@ -51,6 +51,11 @@ def ensure() -> None:
     for file in _folder().glob("*.json"):
         if file not in mine.values():
             _end(file)
+    with process.uninterrupted():
+        _start_missing(mine)
+
+
+def _start_missing(mine: dict[str, Path]) -> None:
     if "http" not in process.read_refs(mine["http"]):
         command = [sys.executable, "-m", "tests.lab.web", str(mine["http"])]
         say("start the lab's model hub and package repository")
