@@ -59,7 +59,7 @@ def main() -> None:
     gevent.get_hub().NOT_ERROR += (KeyboardInterrupt,)
     try:
         # Not click's own ending of a command: it makes Ctrl-C the same as a fault.
-        cli(standalone_mode=False)
+        cli(prog_name="gb10", standalone_mode=False)
     except PyinfraError as error:
         click.echo(printable(f"gb10: {error}", LINES), err=True)
         sys.exit(1)

@@ -14,12 +14,15 @@ from typing import IO
 from tests import turns
 from tests.lab import paths
 
-# What needs no lab host, or one that was given its image. About a third of the time.
+# What needs no lab host, or one that was given its image. Half of what need not be alone, by time.
 SECOND = (
     "tests/unit",
+    "tests/lab/test_changes.py",
     "tests/lab/test_convert.py",
     "tests/lab/test_downloads.py",
     "tests/lab/test_drift.py",
+    "tests/lab/test_drift_exit.py",
+    "tests/lab/test_drift_outputs.py",
 )
 FIRST = ("tests/lab", *(f"--ignore={name}" for name in SECOND))
 HOSTS = {turns.FIRST: "test", turns.SECOND: "second"}
