@@ -21,7 +21,6 @@ SECOND = (
     "tests/lab/test_convert.py",
     "tests/lab/test_downloads.py",
     "tests/lab/test_drift.py",
-    "tests/lab/test_drift_exit.py",
     "tests/lab/test_drift_outputs.py",
 )
 FIRST = ("tests/lab", *(f"--ignore={name}" for name in SECOND))
