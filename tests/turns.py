@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from typing import TextIO
 
 from tests.lab import paths
@@ -33,16 +32,11 @@ def take(turn: str) -> None:
     paths.cache().mkdir(parents=True, exist_ok=True)
     # "a": the file is nobody's to empty.
     handle = (paths.cache() / f"turn-{turn}").open("a", encoding="utf-8")
-    told = time.monotonic()
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() - told > 60:
-                told = time.monotonic()
-                say(f"waiting for the other run of the tests ({turn})")
-            time.sleep(0.5)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"waiting for the other run of the tests ({turn})")
+        fcntl.flock(handle, fcntl.LOCK_EX)
     _held[turn] = handle
 
 
