@@ -46,12 +46,16 @@ drift: setup ## what is on a box, against what should be (scripts: gb10 drift, f
 lab-needs:
 	@tests/machine.sh lab
 
+.PHONY: browser-needs
+browser-needs:
+	@tests/machine.sh browser
+
 .PHONY: demo
 demo: setup lab-needs ## the whole product on a lab host (root, a quarter of an hour the first time, then half a minute)
 	$(BIN)/python -m tests.lab.demo
 
 .PHONY: test
-test: setup lab-needs lint ## all tests (root, two lab hosts at once)
+test: setup lab-needs browser-needs lint ## all tests (root, two lab hosts at once)
 	$(BIN)/python -m tests
 
 .PHONY: test-unit

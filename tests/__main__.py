@@ -18,6 +18,7 @@ from tests.lab import paths
 # What needs no lab host, or one that was given its image. Half of what need not be alone, by time.
 SECOND = (
     "tests/unit",
+    "tests/browser",
     "tests/lab/test_changes.py",
     "tests/lab/test_convert.py",
     "tests/lab/test_downloads.py",

@@ -13,8 +13,9 @@ from gb10.bench.result import ClientsRow, Figure, Rate, Result
 from gb10.bench.story import NOT_MEASURED, Claim, Row, rows
 from gb10.rendering import TOP
 
-WIDTH, HEIGHT = 340, 130  # of a chart's drawing, in its own units
-_LEFT, _RIGHT, _TOP, _BOTTOM = 38, 8, 10, 20
+# Of a chart's drawing, in its own units: as wide as on a small phone, so that its text is no smaller than it says.
+WIDTH, HEIGHT = 260, 120
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 8, 10, 20
 
 
 @dataclass(frozen=True)

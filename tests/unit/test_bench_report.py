@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,21 +10,12 @@ from pathlib import Path
 import pytest
 
 from gb10.bench import report
-from gb10.bench.measure import skipped
-from gb10.bench.on_box import FOLDER
-from gb10.bench.prompts import ClientLoad
-from gb10.bench.result import ClientsRow, Device, Figure, Image, Result, StoryRun, save
-from gb10.bench.story import Claim, load_claims
+from gb10.bench.result import Device, Result, StoryRun, save
+from gb10.bench.story import Claim
+from tests.unit.bench_pages import MARKUP, report_page
 from tests.unit.bench_runs import START, figure, model, rate, result
 from tests.unit.commands import gb10
 
-CLAIMS = load_claims(FOLDER / "story.yaml")
-PLAN = {
-    "total_mib": 122070,
-    "reserve_mib": 16384,
-    "models_max": 4,
-    "models": {"qwen3-coder-next": 57240.4, "gemma-4-31B": 21000.0, "made at home": None},
-}
 VOID = {"meta", "line", "circle", "polyline"}
 
 
@@ -51,48 +43,23 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def some() -> str:
-    rows = [
-        ClientsRow(clients=8, kind="short", prompt_tokens=64, tokens=128, aggregate=210.5, failures=1,
-                   first_token=Figure.of([0.2]), reasons=["POST /completion answered 500: <b>full</b>"]),
-        skipped(ClientLoad(8, "long", 20000, 128), "20128 tokens each, a request can have 8192"),
-    ]  # fmt: skip
-    history = [
-        result(day, models={"qwen3-coder-next": model(50 + day, 1), "<script>alert(1)</script>": model(9)})
-        for day in range(6)
-    ]
-    newest = result(
-        7,
-        image=Image(tag="gb10/llama-server:b11312", id="sha256:1"),
-        plan=PLAN,
-        models={
-            "qwen3-coder-next": model(
-                57, 1, coding=rate(9), tools=rate(10), clients=rows, slots={"split": rows}
-            ),
-            "gemma-4-31B": model(speed=None, device=None, faults=["load: it does not load"]),
-        },
-        story={"coder-speed": {"qwen3-coder-next": StoryRun(value=51.3, spread=0.4)}},
-    )
-    return report.page([*history, newest, result(1, host="other", models={})], CLAIMS)
-
-
 def test_it_needs_nothing_else() -> None:
-    page = Page(some())
+    page = Page(report_page())
     assert "script" not in page.tags
     assert page.links == []
-    assert "url(" not in some()
-    assert "@import" not in some()
+    assert "url(" not in report_page()
+    assert "@import" not in report_page()
 
 
 def test_names_and_reasons_are_text() -> None:
-    text = some()
-    assert "<script>alert" not in text
-    assert "&lt;script&gt;alert" in text
+    text = report_page()
+    assert MARKUP not in text
+    assert html.escape(MARKUP) in text
     assert "<b>full" not in text
 
 
 def test_it_says_what_there_is_and_what_there_is_not() -> None:
-    text = " ".join(re.sub(r"<[^>]*>", " ", some()).split())
+    text = " ".join(re.sub(r"<[^>]*>", " ", report_page()).split())
     assert "57.0 tok/s ± 1.0, 2027-02-07" in text
     assert "not measured" in text
     assert "9/10 coding tasks" in text
@@ -106,7 +73,7 @@ def test_it_says_what_there_is_and_what_there_is_not() -> None:
 
 
 def test_it_fits_a_phone() -> None:
-    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in some()
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in report_page()
 
 
 def test_a_chart_begins_at_zero_and_holds_every_spread() -> None:
