@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from gb10.faults import BadInput, Fault
 from gb10.inventory import load_inventory
 from gb10.printable import LINES, printable
 from gb10.rendering import shown
+
+_NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
 def named_host(hosts: Sequence[Host], name: str | None, inventory: Path) -> Host:
@@ -54,13 +57,22 @@ def connected(inventory: Path, name: str | None) -> Iterator[Host]:
         state.activate_host(host)
         try:
             yield host
-        except (SSHException, EOFError, ConnectionError, TimeoutError) as error:
+        except (SSHException, EOFError, OSError) as error:
+            if not _broke(error):
+                raise
             what = f"the connection broke ({str(error) or type(error).__name__})"
             raise PyinfraError(f"{host.name}: {what}: run it again") from None
         finally:
             # What is broken already cannot be ended in order.
             with suppress(SSHException, EOFError, OSError):
                 host.disconnect()
+
+
+def _broke(error: SSHException | EOFError | OSError) -> bool:
+    """Whether it was the connection: a disk that is full here raises an OSError too."""
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+        return error.errno in _NO_WAY
+    return True
 
 
 def _connect(host: Host) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gb10.desired import Desired
 from gb10.drift.by_itself import NIGHT_SECONDS
@@ -13,20 +15,75 @@ from gb10.plan import total_of
 NO_WATCH = "not installed: run the deploy"
 
 
+class _Part(BaseModel):
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class _Reason(_Part):
+    text: str
+
+
+class _Model(_Part):
+    name: str
+    state: str
+    failed: bool = False
+    holds: str | None = None
+    requests: int | None = None
+    tokens_per_second: float | None = None
+    baseline: float | None = None
+    baseline_stale: str = ""
+
+
+class _Probe(_Part):
+    answer: str
+    text: str
+
+
+class _Action(_Part):
+    model_config = ConfigDict(extra="allow")
+
+    at: str = ""
+    action: str = "?"
+    target: str = ""
+
+
+class _About(_Part):
+    description: str = ""
+
+
+class WatchStatus(_Part):
+    """What is used here of the watch's status.json. The file belongs to a user with the least rights: there
+    may be anything in it."""
+
+    state: Literal["healthy", "degraded", "failed"]
+    since: str | None = None
+    reasons: list[_Reason] = Field(default_factory=list)
+    models: list[_Model] = Field(default_factory=list)
+    probe: _Probe | None = None
+    actions: list[_Action] = Field(default_factory=list)
+    watch: _About = Field(default_factory=_About)
+
+
 def status_json(box: Desired, said: Mapping[str, Any]) -> dict[str, Any]:
     """One object: ``said`` is the answer of `BoxStatus`. Memory in MiB, speed in tok/s, ages in seconds.
 
     ``state`` is the watch's word, or ``unknown`` where no watch has looked within a minute.
     """
-    status = said["status"] or {}
-    watching = said["watch"]["active"] == "active" and (said["status_age_seconds"] or 0) < 60 and bool(status)
-    models = _models(box, said, status if watching else {})
+    status, odd = None, ""
+    try:
+        status = WatchStatus.model_validate(said["status"]) if said["status"] is not None else None
+    except ValidationError as error:
+        first = error.errors()[0]
+        odd = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    fresh = said["watch"]["active"] == "active" and (said["status_age_seconds"] or 0) < 60
+    now = status if fresh else None
+    models = _models(box, said, now)
     planned = [model["planned_mib"] for model in models if model["state"] in ("loaded", "sleeping")]
     plan = box.plan
     return {
-        "state": status.get("state", "unknown") if watching else "unknown",
-        "since": status.get("since") if watching else None,
-        "reasons": [reason["text"] for reason in status.get("reasons", [])] if watching else [],
+        "state": now.state if now else "unknown",
+        "since": now.since if now else None,
+        "reasons": [reason.text for reason in now.reasons] if now else [],
         "deploy": said["deploy"],
         "lane": {
             "unit": box.unit,
@@ -51,12 +108,12 @@ def status_json(box: Desired, said: Mapping[str, Any]) -> dict[str, Any]:
             "active": said["watch"]["active"],
             "seconds": said["watch"]["seconds"],
             "restarts": said["watch"]["restarts"],
-            "described": watching and status.get("watch", {}).get("description") == box.watch_description,
-            "probe": status.get("probe") if watching else None,
-            "note": _watch_note(said, watching),
+            "described": now is not None and now.watch.description == box.watch_description,
+            "probe": now.probe.model_dump() if now and now.probe else None,
+            "note": None if now else _watch_note(said, odd if fresh else ""),
         },
         "drift": _night(said["night"]),
-        "actions": status.get("actions", []),
+        "actions": [action.model_dump() for action in status.actions] if status else [],
         "uptime_seconds": said["uptime_seconds"],
     }
 
@@ -88,39 +145,39 @@ def _night(night: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _watch_note(said: Mapping[str, Any], watching: bool) -> str | None:
-    if watching:
-        return None
+def _watch_note(said: Mapping[str, Any], odd: str) -> str:
     if said["status"] is None and said["watch"]["enabled"] == "":
         return NO_WATCH
     if said["watch"]["active"] != "active":
         return f"{said['watch']['active']}: gb10 logs --watch says why"
+    if odd:
+        return f"what it has written has another shape ({odd}): run the deploy"
     return "it has not looked for a minute: gb10 logs --watch says why"
 
 
-def _models(box: Desired, said: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _models(box: Desired, said: Mapping[str, Any], status: WatchStatus | None) -> list[dict[str, Any]]:
     planned = {preset.name: round(preset.total / MIB) for preset in box.plan.known}
     catalogued = {model.name for model in box.catalogue.models}
     baselines = {name: one.tokens_per_second for name, one in box.baselines.items()}
     if status:
-        seen = {model["name"]: model for model in status.get("models", [])}
+        seen = status.models
     else:
-        seen = {
-            name: {"name": name, "state": state}
-            for name, state in (said["router"] or {}).get("models", {}).items()
-        }
+        states = (said["router"] or {}).get("models", {})
+        seen = [
+            _Model(name=name, state=state, baseline=baselines.get(name)) for name, state in states.items()
+        ]
     return [
         {
-            "name": name,
-            "state": model["state"],
-            "failed": model.get("failed", False),
-            "on_accelerator": None if model.get("holds") is None else bool(model["holds"]),
-            "tokens_per_second": model.get("tokens_per_second"),
-            "baseline": model.get("baseline", baselines.get(name)),
-            "baseline_stale": model.get("baseline_stale", ""),
-            "requests": model.get("requests"),
-            "planned_mib": planned.get(name),
-            "in_catalogue": name in catalogued,
+            "name": model.name,
+            "state": model.state,
+            "failed": model.failed,
+            "on_accelerator": None if model.holds is None else bool(model.holds),
+            "tokens_per_second": model.tokens_per_second,
+            "baseline": model.baseline,
+            "baseline_stale": model.baseline_stale,
+            "requests": model.requests,
+            "planned_mib": planned.get(model.name),
+            "in_catalogue": model.name in catalogued,
         }
-        for name, model in seen.items()
+        for model in seen
     ]

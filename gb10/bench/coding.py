@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,18 +10,14 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gb10.bench.answers import program_of
 from gb10.bench.result import Verdict
-from gb10.bench.router import Router, RouterFault
+from gb10.bench.router import Router
 from gb10.bench.sandbox import Job
 from gb10.faults import BadInput, Fault
 
 ANSWER_TOKENS = 8192  # a model that thinks first needs most of them for that
 RUN_SECONDS = 10
-_FENCE = re.compile(
-    r"^[ \t]*```[ \t]*(?P<language>[\w+-]*)[^\n]*\n(?P<code>.*?)^[ \t]*```", re.MULTILINE | re.DOTALL
-)
-# Some templates open the thought themselves, and a cut answer never closes it.
-_THOUGHT = re.compile(r"\A.*</think>|<think>.*", re.DOTALL)
 _INSTRUCTION = (
     "Write Python 3 with nothing but the standard library. Answer with one complete program in one"
     " fenced code block; nothing is read from standard input."
@@ -66,32 +61,19 @@ def load_entries(folder: Path, kind: type[Entry]) -> list[Entry]:
     return found
 
 
-def program_of(answer: str) -> str | None:
-    """The program in an answer: its last Python block, or the last block that names no language."""
-    answer = _THOUGHT.sub("", answer)
-    blocks = [(match["language"].lower(), match["code"]) for match in _FENCE.finditer(answer)]
-    for languages in (("python", "py", "python3"), ("",)):
-        named = [code for language, code in blocks if language in languages]
-        if named:
-            return named[-1]
-    return None
-
-
 def attempt(
     router: Router, model: str, task: CodingTask, judge: Callable[[Job], Verdict], tokens: int = ANSWER_TOKENS
 ) -> Verdict:
-    """Ask once and run the answer. A request that fails is a verdict too."""
+    """Ask once and run the answer. Raises `RouterFault` where none comes."""
     begun = time.perf_counter()
-    try:
-        message = router.chat(model, [{"role": "user", "content": f"{task.prompt}\n{_INSTRUCTION}"}], tokens)
-    except RouterFault as error:
-        return Verdict(passed=False, why=str(error), seconds=_since(begun))
+    message = router.chat(model, [{"role": "user", "content": f"{task.prompt}\n{_INSTRUCTION}"}], tokens)
     code = program_of(str(message.get("content") or ""))
     if code is None:
-        cut = message["finish_reason"] == "length"
-        why = f"no program in {tokens} tokens" if cut else "no program in the answer"
-        return Verdict(passed=False, why=why, seconds=_since(begun))
-    verdict = judge(Job(code, task.tests, RUN_SECONDS))
+        verdict = Verdict(passed=False, why="no program in the answer")
+    else:
+        verdict = judge(Job(code, task.tests, RUN_SECONDS))
+    if message["finish_reason"] == "length" and not verdict.passed:
+        verdict.why = f"cut off after {tokens} tokens: {verdict.why}"
     verdict.seconds = _since(begun)
     return verdict
 

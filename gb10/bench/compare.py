@@ -44,7 +44,7 @@ def compare(first: Result, second: Result) -> list[Change]:
     """
     _refuse(first, second)
     changes: list[Change] = []
-    named = second.settings.get("named") or []
+    named = second.settings.named
     for model in dict.fromkeys([*first.models, *second.models]):
         one, other = first.models.get(model), second.models.get(model)
         if one is None:
@@ -53,7 +53,7 @@ def compare(first: Result, second: Result) -> list[Change]:
             verdict = NOT_ASKED if named and model not in named else "lost"
             changes.append(Change(model, "all", "measured", "-", None, verdict))
         else:
-            changes += _model(model, one, other, second.settings.get("parts"))
+            changes += _model(model, one, other, second.settings.parts)
     if all(change.verdict in (NOT_ASKED, NOT_BEFORE) for change in changes):
         raise BadInput([Fault("the results", "have no figure in common", "name two of the same models")])
     return changes
@@ -69,9 +69,8 @@ def _refuse(first: Result, second: Result) -> None:
                 Fault(f"the {which} result", "has no model's figures", "name a result of `gb10 bench`")
             )
     one, other = first.settings, second.settings
-    unequal = [
-        f"{key} {one.get(key)} and {other.get(key)}" for key in SETTINGS if one.get(key) != other.get(key)
-    ]
+    pairs = {key: (getattr(one, key), getattr(other, key)) for key in SETTINGS}
+    unequal = [f"{key} {before} and {after}" for key, (before, after) in pairs.items() if before != after]
     if unequal:
         what = f"were measured differently: {', '.join(unequal)}"
         faults.append(Fault("the results", what, "measure again with the options of the first"))
@@ -97,9 +96,10 @@ def _model(model: str, one: ModelResult, other: ModelResult, parts: list[str] | 
         shorter = other.speed.prompt_tokens < one.speed.prompt_tokens
         verdict = "lost" if shorter else "longer: the speeds are of other prompts"
         yield _change(model, "prompt that fits", lengths, None, verdict)
-    if other.speed and (other.device is None or other.device.state != "answered"):
+    if (other.speed or other.device) and not other.on_accelerator:
         states = [found.device.state if found.device else "unknown" for found in (one, other)]
-        yield _change(model, "device", states, None, "lost")
+        had = one.device is None or one.on_accelerator
+        yield _change(model, "device", states, None, "lost" if had else "not on the accelerator in both")
     if one.load or other.load:
         seconds = [f"{found.load.seconds:.1f}" if found.load else "-" for found in (one, other)]
         verdict = "one run: not judged" if other.load else missing("load")
@@ -168,11 +168,13 @@ def _rate(model: str, what: str, before: Rate | None, after: Rate | None, missin
         verdict = missing
     elif after.broken_off and not before.broken_off:
         verdict = "lost"
-    elif set(before.tasks) != set(after.tasks):
+    elif not (both := before.tasks.keys() & after.tasks.keys()):
         verdict = "other tasks: not compared"
     else:
-        step = after.passed - before.passed
+        step = sum(after.tasks[task].passed - before.tasks[task].passed for task in both)
         verdict = "lost" if step < -RATE_SLACK else "won" if step > RATE_SLACK else "within one task"
+        if len(both) < max(len(before.tasks), len(after.tasks)):
+            texts = [f"{text}, {len(both)} in both" for text in texts]
     return _change(model, f"{what} tasks", texts, None, verdict)
 
 

@@ -24,7 +24,12 @@ def reaches_us() -> Iterator[None]:
 
     def throw() -> None:
         on_its_way.clear()
-        ours.throw(KeyboardInterrupt)
+        # Since it came, the putting back may have begun, which waits.
+        now = signal.getsignal(signal.SIGINT)
+        if callable(now) and now not in (stop, signal.default_int_handler):
+            now(signal.SIGINT, None)
+        else:
+            ours.throw(KeyboardInterrupt)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if gevent.getcurrent() is ours:

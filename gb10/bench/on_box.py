@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pyinfra.api.exceptions import FactProcessError, PyinfraError
+from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.host import Host
 
 from gb10.bench.coding import CodingTask, load_entries
-from gb10.bench.result import Device, Image, Llama, Result, Verdict
+from gb10.bench.result import Device, Image, Llama, Plan, Result, Settings, Verdict
 from gb10.bench.router import Router
 from gb10.bench.run import Bench, Options, Show
 from gb10.bench.sandbox import Job, clean, judge
@@ -44,16 +44,15 @@ class BoxUnderTest:
         self.box: Desired = replace(box, found=found_on(host, box).models)
         self.router = Router(wire_to(host, box.data.lane_port, box.lane_host), read_key(host, box.key_path))
         self.presets = Presets(host, self.box)
+        # Models that may be unloaded while they answer somebody: that was asked.
+        self.cut: list[str] = []
         self._trained = {
             preset.name: preset.shape.context_length for preset in self.box.plan.presets if preset.shape
         }
 
     def run(self, command: Sequence[str], stdin: str, seconds: float) -> tuple[int, str, str]:
         """A command on the box, as root."""
-        try:
-            return run_as_root(self.host, command, stdin, seconds)
-        except OSError as error:
-            raise PyinfraError(f"{self.host.name}: {error}") from None
+        return run_as_root(self.host, command, stdin, seconds)
 
     def bench(self, show: Show, options: Options) -> Bench:
         """What the measurements need."""
@@ -66,6 +65,7 @@ class BoxUnderTest:
             device=self.device,
             show=show,
             options=options,
+            cut=self.cut,
             coding=load_entries(FOLDER / "coding", CodingTask) if "coding" in options.parts else (),
             scenarios=load_entries(FOLDER / "tools", Scenario) if "tools" in options.parts else (),
         )
@@ -116,16 +116,16 @@ class BoxUnderTest:
             presets=said.get("presets", ""),
             llama=Llama(ref=data.llama_ref, commit=data.llama_commit),
             driver=said.get("driver", ""),
-            settings={
-                "parts": list(options.parts),
-                "runs": options.runs,
-                "prompt_tokens": options.prompt,
-                "answer_tokens": options.answer,
-                "long_tokens": options.long,
-                "tasks": options.tasks,
-                "clients": list(options.clients),
-                "answer_limit": options.answer_limit,
-            },
+            settings=Settings(
+                parts=list(options.parts),
+                runs=options.runs,
+                prompt_tokens=options.prompt,
+                answer_tokens=options.answer,
+                long_tokens=options.long,
+                tasks=options.tasks,
+                clients=list(options.clients),
+                answer_limit=options.answer_limit,
+            ),
             plan=plan_of(self.box),
         )
 
@@ -162,15 +162,15 @@ class BoxUnderTest:
         return {model.name: f"off: {model.reason}" for model in self.box.catalogue.off}
 
 
-def plan_of(box: Desired) -> dict[str, object]:
+def plan_of(box: Desired) -> Plan:
     """The memory plan in MiB: what the report draws."""
     found = plan_json(box.plan, [])
-    return {
-        "total_mib": found["budget"]["total_mib"],
-        "reserve_mib": found["budget"]["reserve_mib"],
-        "models_max": found["models_max"],
-        "models": {preset["name"]: preset.get("total_mib") for preset in found["presets"]},
-    }
+    return Plan(
+        total_mib=found["budget"]["total_mib"],
+        reserve_mib=found["budget"]["reserve_mib"],
+        models_max=found["models_max"],
+        models={preset["name"]: preset.get("total_mib") for preset in found["presets"]},
+    )
 
 
 def git_revision(folder: Path) -> str:

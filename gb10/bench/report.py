@@ -13,7 +13,7 @@ from gb10.bench.result import ClientsRow, Figure, Rate, Result
 from gb10.bench.story import NOT_MEASURED, Claim, Row, rows
 from gb10.rendering import TOP
 
-# Of a chart's drawing, in its own units: as wide as on a small phone, so that its text is no smaller than it says.
+# Of a chart's drawing, in its own units: as wide as on a small phone, so that no text in it gets smaller.
 WIDTH, HEIGHT = 260, 120
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 8, 10, 20
 
@@ -112,15 +112,14 @@ def box(results: Sequence[Result], claims: Mapping[str, Claim]) -> Box:
     """What is shown of one box, from its results, the oldest first."""
     newest = results[-1]
     names = dict.fromkeys(name for result in reversed(results) for name in result.models)
-    with_plan = next((result for result in reversed(results) if result.plan), newest)
-    plan = with_plan.plan
-    models_mib = max(int(plan.get("total_mib", 0)) - int(plan.get("reserve_mib", 0)), 0)
+    plan = next((result for result in reversed(results) if result.plan.models), newest).plan
+    models_mib = max(int(plan.total_mib - plan.reserve_mib), 0)
     return Box(
         host=newest.host,
         newest=newest,
         runs=len(results),
         cards=tuple(card(name, results) for name in names),
-        bars=tuple(_bars(plan.get("models", {}), models_mib)),
+        bars=tuple(_bars(plan.models, models_mib)),
         models_mib=models_mib,
         crowds=tuple(_crowds(names, results)),
         rates=tuple(_rates(names, results)),
@@ -133,7 +132,7 @@ def card(name: str, results: Sequence[Result]) -> Card:
     history = []
     for result in results:
         found = result.models.get(name)
-        if found and found.speed and found.device and found.device.state == "answered":
+        if found and found.speed and found.on_accelerator:
             history.append((result, found.speed.generation))
     last = next((result for result in reversed(results) if name in result.models), results[-1])
     newest = history[-1] if history else None
@@ -214,7 +213,7 @@ def _crowds(
 ) -> Iterator[tuple[str, tuple[tuple[str, tuple[ClientsRow, ...]], ...]]]:
     for name in names:
         every = [result.models[name] for result in reversed(results) if name in result.models]
-        found = next((one for one in every if one.clients or one.slots), None)
+        found = next((one for one in every if (one.clients or one.slots) and one.on_accelerator), None)
         if found is not None:
             ways = [("as set", found.clients), *found.slots.items()]
             yield name, tuple((way, tuple(rows)) for way, rows in ways if rows)

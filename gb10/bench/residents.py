@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gb10.bench.router import LOADED, RESIDENT, Router, RouterFault
+
+WAIT_SECONDS = 15.0
+AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -26,17 +30,43 @@ def residents(router: Router) -> Residents:
     return Residents(tuple(router.loaded()), {name: count for name, count in counts.items() if count != 0})
 
 
+def alone(router: Router, but: Collection[str] = ()) -> None:
+    """Nobody else is answered now, by any model ``but`` these: a figure of two is none. What is short, a look
+    of the watch, is waited for. Raises `RouterFault`."""
+
+    def busy() -> list[str]:
+        return [name for name, count in residents(router).busy.items() if count and name not in but]
+
+    if names := _still(busy):
+        raise RouterFault(f"{', '.join(names)} answers somebody else: a figure would be of both")
+
+
+def unused(router: Router, model: str) -> None:
+    """``model`` answers nobody now, or not for long. Raises `RouterFault`."""
+    if _still(lambda: [model] if router.busy(model) else []):
+        raise RouterFault("it answers somebody")
+
+
+def _still(busy: Callable[[], list[str]]) -> list[str]:
+    """Who is still busy after a while."""
+    until = time.perf_counter() + WAIT_SECONDS
+    while (names := busy()) and time.perf_counter() < until:
+        time.sleep(AGAIN_SECONDS)
+    return names
+
+
 def put_back(router: Router, before: Sequence[str]) -> list[str]:
     """Unload what was not loaded before, load what was; one line for each that is not as it was.
 
-    A model that is on its way is waited for, never cut off. What counts is what the router says in the end: a
-    load can push another one out, and a client may have loaded one itself.
+    A model that is on its way is waited for, never cut off, and one that answers somebody stays. What counts
+    is what the router says in the end: a load can push another one out, and a client may have loaded one.
     """
     reasons: dict[str, str] = {}
     try:
         extra = [name for name in router.loaded() if name not in before]
         for name in extra:
             with _noted(reasons, name):
+                unused(router, name)
                 router.unload(name)
         for name in before:
             with _noted(reasons, name):

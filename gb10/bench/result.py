@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from gb10.faults import BadInput, Fault
+from gb10.printable import printable
+
+LINE_CHARS = 500
+
+
+def _line(text: str) -> str:
+    return printable(text)[:LINE_CHARS]
+
+
+# What a model, a router or a program on the box has said may be of any length, and hold what no file and no
+# terminal takes.
+Line = Annotated[str, AfterValidator(_line)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Figure(_Part):
     """Several runs of the same: median, and spread: how far the farthest run is from the median."""
 
     median: float
-    spread: float
-    runs: list[float]
+    spread: float = Field(ge=0)
+    runs: list[float] = Field(min_length=1)
 
     @classmethod
     def of(cls, runs: Sequence[float]) -> Figure:
@@ -76,9 +88,9 @@ class Speed(_Part):
 class Device(_Part):
     """Where the model ran: ``state`` answered (on the accelerator) or wrong."""
 
-    state: str
-    name: str = ""
-    holder: str = ""
+    state: Line
+    name: Line = ""
+    holder: Line = ""
 
 
 class ClientsRow(_Part):
@@ -89,29 +101,29 @@ class ClientsRow(_Part):
     kind: Literal["short", "long"]
     prompt_tokens: int
     tokens: int
-    skipped: str | None = None
+    skipped: Line | None = None
     seconds: float | None = None
     aggregate: float | None = None
     total: float | None = None
     first_token: Figure | None = None
     failures: int = 0
-    reasons: list[str] = Field(default_factory=list)
+    reasons: list[Line] = Field(default_factory=list)
 
 
 class Verdict(_Part):
     """One task or scenario. ``why`` is empty when it passed."""
 
     passed: bool
-    why: str = ""
+    why: Line = ""
     seconds: float = 0.0
 
 
 class Rate(_Part):
-    """How many of the tasks passed. ``broken_off``: others were to follow, and something went away."""
+    """How many of the tasks passed. ``broken_off``: there are others, to which no answer came."""
 
     passed: int
     of: int
-    tasks: dict[str, Verdict]
+    tasks: dict[Line, Verdict]
     broken_off: bool = False
 
     @classmethod
@@ -133,10 +145,15 @@ class ModelResult(_Part):
     speed: Speed | None = None
     device: Device | None = None
     clients: list[ClientsRow] = Field(default_factory=list)
-    slots: dict[str, list[ClientsRow]] = Field(default_factory=dict)
+    slots: dict[Line, list[ClientsRow]] = Field(default_factory=dict)
     coding: Rate | None = None
     tools: Rate | None = None
-    faults: list[str] = Field(default_factory=list)
+    faults: list[Line] = Field(default_factory=list)
+
+    @property
+    def on_accelerator(self) -> bool:
+        """Whether the figures are of the accelerator, by all that was looked at."""
+        return self.device is not None and self.device.state == "answered"
 
 
 class StoryRun(_Part):
@@ -144,39 +161,62 @@ class StoryRun(_Part):
 
     value: float | None = None
     spread: float = 0.0
-    why: str = ""
+    why: Line = ""
 
 
 class Image(_Part):
-    tag: str = ""
-    id: str = ""
+    tag: Line = ""
+    id: Line = ""
 
 
 class Llama(_Part):
-    ref: str
-    commit: str
+    ref: Line
+    commit: Line
+
+
+class Settings(_Part):
+    """What was asked. Lengths in tokens; ``tasks`` how many of each kind, None: all. ``named``: the models
+    that were asked for by name, none where all were."""
+
+    parts: list[Line] | None = None
+    named: list[Line] = Field(default_factory=list)
+    runs: int | None = None
+    prompt_tokens: int | None = None
+    answer_tokens: int | None = None
+    long_tokens: int | None = None
+    tasks: int | None = None
+    clients: list[int] | None = None
+    answer_limit: int | None = None
+
+
+class Plan(_Part):
+    """The memory plan, MiB. ``models``: what each takes, None: not known."""
+
+    total_mib: float = 0
+    reserve_mib: float = 0
+    models_max: int | None = None
+    models: dict[Line, float | None] = Field(default_factory=dict)
 
 
 class Result(_Part):
     """One bench of one host. ``git``: the project's revision, with ``+`` where files differ from it.
-    ``interrupted``: it did not come to its end (Ctrl-C, or the router was gone). ``settings``: what was
-    asked, ``named`` the models that were asked for by name, where not all were. ``story``: claim to runs, by
+    ``interrupted``: it did not come to its end (Ctrl-C, or the router was gone). ``story``: claim to runs, by
     the names of bench/story.yaml."""
 
     version: Literal[1] = 1
-    host: str
-    started: datetime
-    finished: datetime | None = None
+    host: Line
+    started: AwareDatetime
+    finished: AwareDatetime | None = None
     interrupted: bool = False
-    git: str = ""
+    git: Line = ""
     image: Image = Field(default_factory=Image)
-    presets: str = ""
+    presets: Line = ""
     llama: Llama
-    driver: str = ""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    plan: dict[str, Any] = Field(default_factory=dict)
-    models: dict[str, ModelResult] = Field(default_factory=dict)
-    story: dict[str, dict[str, StoryRun]] = Field(default_factory=dict)
+    driver: Line = ""
+    settings: Settings = Field(default_factory=Settings)
+    plan: Plan = Field(default_factory=Plan)
+    models: dict[Line, ModelResult] = Field(default_factory=dict)
+    story: dict[Line, dict[Line, StoryRun]] = Field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
@@ -189,7 +229,9 @@ def save(result: Result, folder: Path) -> Path:
     """Write ``HOST-TIME.json`` into ``folder``, whole or not at all; its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{file_part(result.host)}-{result.started:%Y%m%dT%H%M%SZ}.json"
-    write_whole(path, result.model_dump_json(indent=1) + "\n")
+    # Once more through the model: what was added to a list since was not looked at.
+    whole = Result.model_validate(result.model_dump())
+    write_whole(path, whole.model_dump_json(indent=1) + "\n")
     return path
 
 
@@ -228,18 +270,20 @@ def save_baselines(result: Result, folder: Path, lower: bool = False) -> tuple[P
     models = _baselines(path)
     taken, faults = [], []
     for name, found in result.models.items():
-        if found.speed is None or found.device is None or found.device.state != "answered":
+        if found.speed is None or not found.on_accelerator:
             continue
         generation = found.speed.generation
         taken.append(name)
         before = _baseline(models.get(name), path, name)
-        if before is not None and not lower and generation.highest < before[0] - before[1]:
-            what = f"makes {generation.median} tok/s ± {generation.spread}, and its baseline is {before[0]}"
+        # The usual spread: one outlier must hide no fall, now or next time.
+        spread = round(generation.usual, 3)
+        if before is not None and not lower and generation.median + spread < before[0] - before[1]:
+            what = f"makes {generation.median} tok/s ± {spread}, and its baseline is {before[0]}"
             do = "find out why; --lower accepts it"
             faults.append(Fault(f"{path} {name}", what, do))
         models[name] = {
             "tokens_per_second": generation.median,
-            "spread": generation.spread,
+            "spread": spread,
             "image": result.image.tag,
             "presets": result.presets,
             "measured": result.started.isoformat(timespec="seconds"),
@@ -257,7 +301,10 @@ def _baseline(entry: Any, path: Path, name: str) -> tuple[float, float] | None:
     if entry is None:
         return None
     try:
-        return float(entry["tokens_per_second"]), float(entry.get("spread", 0.0))
+        found = float(entry["tokens_per_second"]), float(entry.get("spread", 0.0))
+        if not all(map(math.isfinite, found)):
+            raise ValueError(found)
+        return found
     except (ValueError, LookupError, TypeError, AttributeError):
         raise BadInput([Fault(f"{path} {name}", "is no baseline", "take its entry out")]) from None
 
@@ -282,5 +329,9 @@ def file_part(host: str) -> str:
 def write_whole(path: Path, content: str) -> None:
     """Write a file so that a reader sees the old or the new one, never half of it."""
     part = path.with_name(path.name + ".part")
-    part.write_text(content, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(content, encoding="utf-8")
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ POLL_SECONDS = 0.05
 ANSWER_BYTES = 64 << 20
 LOADED = "loaded"
 RESIDENT = (LOADED, "sleeping")
+_COUNTERS = re.compile(r"^llamacpp:(?:prompt_tokens|tokens_predicted)_total (\S+)$", re.MULTILINE)
 
 
 class RouterFault(PyinfraError):
@@ -52,6 +54,17 @@ class Completion:
     speed: float
     first_token: float
     seconds: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a model's process has done since its start: ``tokens`` of prompts and answers, by its counters.
+
+    They are printed with six digits: ``coarse`` is how far a difference of two may be off.
+    """
+
+    tokens: float
+    coarse: float
 
 
 class Router:
@@ -123,6 +136,21 @@ class Router:
         except (RouterFault, KeyError, TypeError):
             return None
 
+    def work(self) -> dict[str, Work | None]:
+        """What every loaded model has done, None where it does not say. Loads and evicts nothing."""
+        loaded = [name for name, state in self.states().items() if state.value == LOADED]
+        return {name: self._worked(name) for name in loaded}
+
+    def _worked(self, model: str) -> Work | None:
+        try:
+            text = self._read("GET", f"/metrics?model={quote(model, safe='')}&autoload=false").decode()
+            found = [float(figure) for figure in _COUNTERS.findall(text)]
+        except (RouterFault, ValueError):
+            return None
+        if len(found) != 2 or not all(map(math.isfinite, found)):
+            return None
+        return Work(sum(found), sum(10.0 ** (len(str(int(one))) - 6) for one in found if one >= 1e6))
+
     # -- requests ------------------------------------------------------------------------------------
 
     def tokenize(self, model: str, text: str) -> list[int]:
@@ -191,13 +219,16 @@ class Router:
 
     def ask(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> Any:
         """The JSON answer to one request. Raises `RouterFault`."""
-        what = f"{method} {path.partition('?')[0]}"
-        with self._response(method, path, body, timeout) as response:
-            content = response.read(ANSWER_BYTES)
+        content = self._read(method, path, body, timeout)
         try:
             return json.loads(content)
         except (ValueError, RecursionError):
+            what = f"{method} {path.partition('?')[0]}"
             raise RouterFault(f"{what} answered with something that is not JSON") from None
+
+    def _read(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> bytes:
+        with self._response(method, path, body, timeout) as response:
+            return response.read(ANSWER_BYTES)
 
     def stream(self, path: str, body: Any, timeout: float = SILENT_SECONDS) -> Iterator[dict[str, Any]]:
         """The events of a streamed answer. Raises `RouterFault` when it ends before its end."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pyinfra.api.exceptions import PyinfraError
 
 from gb10.bench import ctrl_c, measure
 from gb10.bench.coding import CodingTask, attempt
 from gb10.bench.prompts import CLIENTS, LONG_TOKENS, PromptSource, client_loads, refuse
+from gb10.bench.residents import alone
 from gb10.bench.result import ClientsRow, Device, ModelResult, Rate, Result, Speed, Verdict
 from gb10.bench.router import RESIDENT, Router, RouterFault
 from gb10.bench.sandbox import Job
@@ -21,6 +22,7 @@ from gb10.slots import Slots
 
 PARTS = ("load", "speed", "clients", "slots", "coding", "tools")
 USUAL = ("load", "speed", "clients", "coding", "tools")
+Task = TypeVar("Task", CodingTask, Scenario)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Bench:
 
     ``slots`` gives a model's slots and its longest trained context in tokens (0: not known), ``free_mib`` the
     box's MemAvailable, ``judge`` runs an answer in the sandbox, ``device`` says where a loaded model runs.
-    ``faults``: what failed and is in no model's result, one line each.
+    ``cut``: models that may be unloaded while they answer somebody. ``faults``: what failed and is in no
+    model's result, one line each.
     """
 
     router: Router
@@ -87,6 +90,7 @@ class Bench:
     options: Options
     coding: Sequence[CodingTask] = ()
     scenarios: Sequence[Scenario] = ()
+    cut: Collection[str] = ()
     faults: list[str] = field(default_factory=list)
     _prompts: dict[str, PromptSource] = field(default_factory=dict)
 
@@ -134,11 +138,14 @@ def _kept(bench: Bench, model: str, part: str, found: ModelResult) -> Iterator[N
 
 @contextmanager
 def other_presets(bench: Bench, model: str, keys: Mapping[str, str | None]) -> Iterator[Slots]:
-    """A with block in which ``model`` has these keys, and gives its slots then. Raises `Held`.
+    """A with block in which ``model`` has these keys, and gives its slots then. Raises `Held` and
+    `RouterFault`.
 
     When it ends early the box reads its own presets again, which ends a model whose keys were others: one
-    that is loading then is waited for, because the router would kill it.
+    that is loading then is waited for, because the router would kill it. It begins when nobody is answered,
+    for the same reason.
     """
+    alone(bench.router, but=bench.cut)
     with bench.presets.held(model, keys) as slots:
         try:
             yield slots
@@ -150,7 +157,7 @@ def other_presets(bench: Bench, model: str, keys: Mapping[str, str | None]) -> I
 
 def _load(bench: Bench, model: str, found: ModelResult) -> None:
     bench.show.step("load")
-    found.load = measure.load_time(bench.router, model, bench.free_mib)
+    found.load = measure.load_time(bench.router, model, bench.free_mib, bench.cut)
 
 
 def one_client(bench: Bench, model: str, slots: Slots, trained: int) -> Speed:
@@ -171,11 +178,18 @@ def one_client(bench: Bench, model: str, slots: Slots, trained: int) -> Speed:
 
 def _speed(bench: Bench, model: str, found: ModelResult) -> None:
     found.speed = one_client(bench, model, *bench.slots(model))
+    _where(bench, model, "speed", found)
+
+
+def _where(bench: Bench, model: str, part: str, found: ModelResult) -> None:
+    """Where the model runs after a part. One that was off the accelerator once has no figures of it."""
     bench.show.step("where it runs")
-    found.device = bench.device(model)
-    if found.device.state != "answered":
-        fault = f"{model} does not run on the accelerator ({found.device.state}): its figures are no baseline"
-        found.faults.append(f"speed: {fault}")
+    device = bench.device(model)
+    if found.device is None or device.state != "answered":
+        found.device = device
+    if device.state != "answered":
+        fault = f"{model} does not run on the accelerator ({device.state}): its figures are no baseline"
+        found.faults.append(f"{part}: {fault}")
         bench.show.line(fault)
 
 
@@ -192,7 +206,12 @@ def client_rows(bench: Bench, model: str, slots: Slots, trained: int) -> Iterato
 
 
 def _keep_rows(
-    bench: Bench, model: str, what: str, rows: Iterator[ClientsRow], into: list[ClientsRow], faults: list[str]
+    bench: Bench,
+    model: str,
+    what: str,
+    rows: Iterator[ClientsRow],
+    into: list[ClientsRow],
+    found: ModelResult,
 ) -> None:
     """Every row ``into`` the result as soon as it is there; requests that failed are faults. Raises
     `RouterFault`."""
@@ -202,15 +221,17 @@ def _keep_rows(
             continue
         why = "; ".join(row.reasons) or "no reason"
         fault = f"{row.clients} x {row.prompt_tokens} tokens: {row.failures} failed: {why}"
-        faults.append(f"{what}: {fault}")
+        found.faults.append(f"{what}: {fault}")
         bench.show.line(f"{model} {what}: {fault}")
         bench.router.states()
+    if any(not row.skipped for row in into):
+        _where(bench, model, what, found)
 
 
 def _clients(bench: Bench, model: str, found: ModelResult) -> None:
     slots, trained = bench.slots(model)
     rows = client_rows(bench, model, slots, trained)
-    _keep_rows(bench, model, "clients", rows, found.clients, found.faults)
+    _keep_rows(bench, model, "clients", rows, found.clients, found)
 
 
 def _slots(bench: Bench, model: str, found: ModelResult) -> None:
@@ -224,11 +245,12 @@ def _slots(bench: Bench, model: str, found: ModelResult) -> None:
             with other_presets(bench, model, keys) as held:
                 bench.show.step(f"{way}: load")
                 # What the box has already was not unloaded by the changed presets.
+                alone(bench.router)
                 bench.router.unload(model)
                 bench.router.load(model)
                 rows = client_rows(bench, model, held, trained)
                 kept = found.slots.setdefault(way, [])
-                _keep_rows(bench, model, f"slots, {way}", rows, kept, found.faults)
+                _keep_rows(bench, model, f"slots, {way}", rows, kept, found)
         except Held:
             # Nobody knows which presets these figures are of.
             found.slots.pop(way, None)
@@ -236,38 +258,53 @@ def _slots(bench: Bench, model: str, found: ModelResult) -> None:
 
 
 def _coding(bench: Bench, model: str, found: ModelResult) -> None:
-    limit = bench.options.answer_limit
-    more = {} if limit is None else {"tokens": limit}
-    tasks: dict[str, Verdict] = {}
-    wanted = bench.coding[: bench.options.tasks]
-    for task in wanted:
-        bench.show.step(task.name)
-        verdict = attempt(bench.router, model, task, bench.judge, **more)
-        _still_there(bench, model, verdict)
-        tasks[task.name] = verdict
-        found.coding = Rate.of_tasks(tasks, len(wanted))
+    def one(task: CodingTask) -> Verdict:
+        return attempt(bench.router, model, task, bench.judge, **_answer_limit(bench))
+
+    for rate in _tried(bench, model, "coding", bench.coding, one, found):
+        found.coding = rate
 
 
 def _tools(bench: Bench, model: str, found: ModelResult) -> None:
+    def one(scenario: Scenario) -> Verdict:
+        return play(bench.router, model, scenario, **_answer_limit(bench))
+
+    for rate in _tried(bench, model, "tools", bench.scenarios, one, found):
+        found.tools = rate
+
+
+def _answer_limit(bench: Bench) -> dict[str, int]:
     limit = bench.options.answer_limit
-    more = {} if limit is None else {"tokens": limit}
-    tasks: dict[str, Verdict] = {}
-    wanted = bench.scenarios[: bench.options.tasks]
-    for scenario in wanted:
-        bench.show.step(scenario.name)
-        verdict = play(bench.router, model, scenario, **more)
-        _still_there(bench, model, verdict)
-        tasks[scenario.name] = verdict
-        found.tools = Rate.of_tasks(tasks, len(wanted))
+    return {} if limit is None else {"tokens": limit}
 
 
-def _still_there(bench: Bench, model: str, verdict: Verdict) -> None:
-    """A task that failed because the router or the model's process went away is no wrong answer. Raises
-    `RouterFault`."""
-    if verdict.passed:
-        return
+def _tried(
+    bench: Bench,
+    model: str,
+    part: str,
+    tasks: Sequence[Task],
+    one: Callable[[Task], Verdict],
+    found: ModelResult,
+) -> Iterator[Rate]:
+    """The rate after each task. A request that fails is a fault and no wrong answer. Raises `RouterFault`."""
+    verdicts: dict[str, Verdict] = {}
+    wanted = tasks[: bench.options.tasks]
+    for task in wanted:
+        bench.show.step(task.name)
+        try:
+            verdicts[task.name] = one(task)
+        except RouterFault as error:
+            _still_there(bench, model, str(error))
+            found.faults.append(f"{part}, {task.name}: {error}")
+            bench.show.line(f"{model} {found.faults[-1]}")
+            continue
+        yield Rate.of_tasks(verdicts, len(wanted))
+
+
+def _still_there(bench: Bench, model: str, why: str) -> None:
+    """What failed because the router or the model's process went away ends the part. Raises `RouterFault`."""
     state = bench.router.states().get(model)
     if state is None or state.value not in RESIDENT:
         code = None if state is None else state.exit_code
         ended = "" if code is None else f" (its process ended with {code})"
-        raise RouterFault(f"{model} is no longer loaded{ended}: {verdict.why}")
+        raise RouterFault(f"{model} is no longer loaded{ended}: {why}")

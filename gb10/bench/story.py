@@ -113,7 +113,7 @@ def _figures(bench: Bench, setting: Setting, units: set[str]) -> dict[str, Story
 def _measured(bench: Bench, model: str, units: set[str]) -> dict[str, StoryRun]:
     found = {}
     bench.show.step("load")
-    load = measure.load_time(bench.router, model, bench.free_mib)
+    load = measure.load_time(bench.router, model, bench.free_mib, bench.cut)
     if "MiB" in units:
         memory = load.memory_mib
         found["MiB"] = (

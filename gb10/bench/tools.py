@@ -4,16 +4,20 @@ back."""
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from gb10.bench.answers import spoken
 from gb10.bench.result import Verdict
-from gb10.bench.router import Router, RouterFault
+from gb10.bench.router import Router
 
 ANSWER_TOKENS = 2048
+# Of a call that a model has made up: not JSON, not this shape, too deep.
+_NO_CALL = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 class _Part(BaseModel):
@@ -41,11 +45,12 @@ class Call(_Part):
 class Step(_Part):
     """One answer of the model. ``user`` is said before it. With ``calls`` it must make these and no others,
     in any order; without, it must answer, and each of ``text`` must stand in the answer, one of a list's
-    texts."""
+    texts. ``pairs``: names, and what must be said of each of them, one of the texts."""
 
     user: str | None = None
     calls: list[Call] = []
     text: list[str | list[str]] = []
+    pairs: dict[str, list[str]] = {}
 
 
 class Scenario(_Part):
@@ -58,7 +63,7 @@ class Scenario(_Part):
 
 
 def play(router: Router, model: str, scenario: Scenario, tokens: int = ANSWER_TOKENS) -> Verdict:
-    """Play a scenario up to the first step that goes wrong. A request that fails is a verdict too."""
+    """Play a scenario up to the first step that goes wrong. Raises `RouterFault` where no answer comes."""
     begun = time.perf_counter()
     messages: list[dict[str, Any]] = []
     if scenario.system:
@@ -68,16 +73,12 @@ def play(router: Router, model: str, scenario: Scenario, tokens: int = ANSWER_TO
     for number, step in enumerate(scenario.steps, 1):
         if step.user:
             messages.append({"role": "user", "content": step.user})
-        try:
-            message = router.chat(model, messages, tokens, tools=tools)
-        except RouterFault as error:
-            why = str(error)
-        else:
-            why = wrong(step, message)
-            messages += turn(step, message)
+        message = router.chat(model, messages, tokens, tools=tools)
+        why = wrong(step, message)
         if why:
             why = f"step {number}: {why}"
             break
+        messages += turn(step, message)
     return Verdict(passed=not why, why=why, seconds=round(time.perf_counter() - begun, 2))
 
 
@@ -85,12 +86,12 @@ def wrong(step: Step, message: Mapping[str, Any]) -> str:
     """What is wrong with the model's answer, or an empty text."""
     try:
         made = [_call(call) for call in message.get("tool_calls") or ()]
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except _NO_CALL:
         return "a tool call that is no JSON object"
     if not step.calls:
         if made:
             return f"it calls {made[0][0]}, where it should answer"
-        return _missing(step.text, str(message.get("content") or ""))
+        return _missing(step, spoken(str(message.get("content") or "")))
     if not made:
         return f"it does not call {step.calls[0].name}"
     left = list(step.calls)
@@ -150,15 +151,41 @@ def turn(step: Step, message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**said, "tool_calls": calls}, *results]
 
 
-def _missing(wanted: Sequence[str | list[str]], content: str) -> str:
+def _missing(step: Step, content: str) -> str:
     text = " ".join(content.split()).casefold()
-    if wanted and not text:
+    if not text:
         return "an empty answer"
-    for one in wanted:
+    for one in step.text:
         choices = [one] if isinstance(one, str) else one
-        if not any(choice.casefold() in text for choice in choices):
+        if _place(choices, text) is None:
             return f"the answer does not say {' or '.join(choices)}"
-    return ""
+    said = {name: (_place([name], text), _place(choices, text)) for name, choices in step.pairs.items()}
+    for name, (named, value) in said.items():
+        if named is None or value is None:
+            return f"the answer does not say {name}, and {' or '.join(step.pairs[name])}"
+    # Whichever comes first in a pair, the pairs come in one order.
+    names, values = (sorted(said, key=lambda name: said[name][which] or 0) for which in (0, 1))
+    return "" if names == values else f"the answer has {' and '.join(names)} the wrong way round"
+
+
+def _place(choices: Sequence[str], text: str) -> int | None:
+    """Where the first of the choices stands in a text, as a word or a number of its own; None: nowhere."""
+    found = [match.start() for choice in choices if (match := _alone(choice.casefold()).search(text))]
+    return min(found, default=None)
+
+
+def _alone(choice: str) -> re.Pattern[str]:
+    before = after = ""
+    # 23 is neither in 230 nor in 1,23 nor in -23, but it is in 23.00 and in 23°C.
+    if choice[0].isdigit():
+        before = r"(?<!\d)(?<!\d[.,:])(?<!(?<!\w)-)"
+    elif choice[0].isalpha():
+        before = r"(?<!\w)"
+    if choice[-1].isdigit():
+        after = r"(?:[.,]0+)?(?!\d|[.,:]\d)"
+    elif choice[-1].isalpha():
+        after = r"(?!\w)"
+    return re.compile(before + re.escape(choice) + after)
 
 
 def _call(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -173,5 +200,5 @@ def _call(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def _safe_call(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     try:
         return _call(call)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except _NO_CALL:
         return "", {}

@@ -110,7 +110,7 @@ def run_as_root(
     """Status, output and error output of ``command`` on the host. ``stdin`` is on no command line and in no
     log.
 
-    Raises TimeoutError after ``seconds`` without a byte, ConnectionError when the connection is lost.
+    Raises `PyinfraError` after ``seconds`` without a byte, and when the connection is lost.
     """
     try:
         writer, stdout, stderr = ssh_client(host).exec_command(
@@ -126,9 +126,9 @@ def run_as_root(
             errors.decode(errors="replace"),
         )
     except TimeoutError:
-        raise TimeoutError(f"{command[0]} on {host.name} did not end in {seconds:.0f} s") from None
-    except (SSHException, EOFError) as error:
-        raise ConnectionError(f"the SSH connection is gone ({error})") from None
+        raise PyinfraError(f"{host.name}: {command[0]} did not end in {seconds:.0f} s") from None
+    except (SSHException, OSError, EOFError) as error:
+        raise PyinfraError(f"{host.name}: the SSH connection is gone ({error})") from None
 
 
 def read_key(host: Host, path: str) -> str:

@@ -23,11 +23,11 @@ from gb10.commands import options
 from gb10.faults import BadInput, Fault
 from gb10.interrupt import STATUS
 from gb10.operations import deploy_lock
+from gb10.printable import LINES, printable
 from gb10.remote import connected
 
 RESULTS = FOLDER / "results"
 BASELINES = FOLDER / "baselines"
-NOTHING = "nothing was measured: no result is written"
 
 
 class _RunByDefault(click.Group):
@@ -116,12 +116,14 @@ def run(
         tasks=tasks or chosen.tasks,
         answer_limit=answer_limit or chosen.answer_limit,
     )
+    if lower and not save_baseline:
+        raise click.UsageError("--lower is a way of --save-baseline: name both")
     if save_baseline and "speed" not in chosen.parts:
         raise click.UsageError("a baseline is a speed: take `--part speed` in")
 
     def measure(under_test: BoxUnderTest, console: Console, result: Result) -> list[str]:
         names = under_test.choose(models)
-        result.settings["named"] = names if models else []
+        result.settings.named = names if models else []
         missing = [] if models else under_test.not_served()
         with Progressing(console, len(names) * len(chosen.parts)) as show:
             made = under_test.bench(show, chosen)
@@ -134,7 +136,7 @@ def run(
     console.print(summary.table(result))
     for more in summary.clients_view(result):
         console.print(more)
-    _say(f"written: {_shown(path)}" if path else NOTHING)
+    _say(_where_it_is(result, path))
     if save_baseline and not result.interrupted:
         kept, taken = save_baselines(result, baselines, lower)
         if taken:
@@ -174,7 +176,7 @@ def story_command(
 
     result, path, status = _measured(inventory, host_name, out, yes, chosen, measure)
     Console().print(story.table(story.rows(told, result.story)))
-    _say(f"written: {_shown(path)}" if path else NOTHING)
+    _say(_where_it_is(result, path))
     raise SystemExit(status)
 
 
@@ -232,6 +234,7 @@ def _measured(
         result = under_test.result(chosen)
         before = residents(under_test.router)
         _ask(before.busy, yes)
+        under_test.cut = list(before.busy)
         loaded = ", ".join(before.loaded) or "nothing"
         _say(f"{host.name}: loaded now: {loaded}; it will be so again afterwards")
         faults: list[str] = []
@@ -253,16 +256,27 @@ def _measured(
                     faults.append("the box was left as it is")
                 except PyinfraError as error:
                     faults.append(f"the box is not put back: {error}")
+                result.finished = datetime.now(UTC).replace(microsecond=0)
+                try:
+                    path = _kept(result, out)
+                except OSError as error:
+                    # The figures are still shown.
+                    path = None
+                    faults.append(f"the result cannot be written to {out}: {error.strerror}")
                 for fault in faults:
                     _say(fault)
-                result.finished = datetime.now(UTC).replace(microsecond=0)
-                path = _kept(result, out)
     failed = faults or not path or any(found.faults for found in result.models.values())
     if stopped:
-        kept = f"kept: {_shown(path)}" if path else NOTHING
-        _say(f"Interrupted. The box is {'not ' if faults else ''}as it was; {kept}")
+        as_it_was = f"The box is {'not ' if faults else ''}as it was"
+        _say(f"Interrupted. {as_it_was}; {_where_it_is(result, path)}")
         return result, path, STATUS
     return result, path, 1 if failed else 0
+
+
+def _where_it_is(result: Result, path: Path | None) -> str:
+    if path:
+        return f"written: {_shown(path)}"
+    return "no result is written" if result.measured else "nothing was measured: no result is written"
 
 
 def _kept(result: Result, out: Path) -> Path | None:
@@ -317,4 +331,4 @@ def _shown(path: Path) -> str:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(printable(text, LINES), err=True)

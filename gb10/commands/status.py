@@ -56,6 +56,9 @@ def status(as_json: bool, follow: bool, every: int, host_name: str | None, inven
         if as_json:
             for _, found in seen:
                 click.echo(json.dumps(found))
+        elif not console.is_terminal:
+            for name, found in seen:
+                console.print(status_view(name, found))
         else:
             with Live(console=console, auto_refresh=False) as live:
                 for name, found in seen:

@@ -29,8 +29,8 @@ def views(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("fault", ["outside", "overlapping", "small", "pale", "low", "fetched"])
 def test_nothing_in_it_is(views: list[dict[str, Any]], fault: str) -> None:
-    """Outside the screen or cut off, over other text, under 12 px, of less contrast than 4.5, too low for a finger, or
-    from elsewhere."""
+    """Outside the screen or cut off, over other text, under 12 px, of less contrast than 4.5, too low for a
+    finger, or from elsewhere."""
     assert {view["width"]: view[fault] for view in views if view[fault]} == {}
 
 

@@ -77,6 +77,7 @@ class Models:
         self.most = 99
         self.cut_off: list[str] = []
         self.speeds = [50.0]
+        self.worked = dict.fromkeys(names, 0)  # tokens, of whomever
         self.server = server
         server.answers["GET /models"] = self.list
         server.answers["POST /models/load"] = self.change("loaded")
@@ -85,6 +86,7 @@ class Models:
         server.answers["POST /completion"] = self.complete
         for name in names:
             server.answers[f"GET /slots?model={name}&autoload=false"] = []
+            server.answers[f"GET /metrics?model={name}&autoload=false"] = self.metrics(name)
 
     @property
     def loaded(self) -> list[str]:
@@ -120,8 +122,21 @@ class Models:
 
         return answer
 
+    def metrics(self, name: str) -> Callable[[BaseHTTPRequestHandler], None]:
+        def answer(handler: BaseHTTPRequestHandler) -> None:
+            prompt = self.worked[name] // 2
+            lines = [
+                f"llamacpp:prompt_tokens_total {prompt:g}",
+                "llamacpp:prompt_seconds_total 1",
+                f"llamacpp:tokens_predicted_total {self.worked[name] - prompt:g}",
+            ]
+            _write(handler, "\n".join(lines).encode())
+
+        return answer
+
     def complete(self, handler: BaseHTTPRequestHandler) -> None:
         body = self.server.asked[-1][1]
+        self.worked[body["model"]] += len(body["prompt"]) + body["n_predict"]
         speed = self.speeds.pop(0) if len(self.speeds) > 1 else self.speeds[0]
         timings = {
             "prompt_n": len(body["prompt"]),
@@ -134,7 +149,7 @@ class Models:
 
 
 def _write(handler: BaseHTTPRequestHandler, content: Any) -> None:
-    body = json.dumps(content).encode()
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
     handler.send_response(200)
     handler.send_header("Content-Length", str(len(body)))
     handler.end_headers()

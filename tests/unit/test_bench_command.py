@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import gevent
 import pytest
+from gevent.event import Event
 from paramiko import SSHException
 from paramiko.ssh_exception import ChannelException
 from pyinfra.api.exceptions import PyinfraError
@@ -102,7 +104,7 @@ def test_what_is_no_subcommand_is_a_model(server: Server, tmp_path: Path, capsys
     speed = found.models[MODEL].speed
     assert speed is not None
     assert speed.generation.median == 50.0
-    assert found.plan["total_mib"] == 122070
+    assert found.plan.total_mib == 122070
     assert (tmp_path / "baselines" / "gb10.local.json").exists()
     # As it was.
     assert server.models.loaded == ["gemma-4-31B"]
@@ -114,7 +116,7 @@ def test_without_a_name_all_that_is_served(server: Server, tmp_path: Path, capsy
     (path,) = tmp_path.iterdir()
     found = load(path)
     assert set(found.models) == {one.name for one in ENABLED}
-    assert (found.settings["named"], found.settings["clients"]) == ([], [1, 4, 8])
+    assert (found.settings.named, found.settings.clients) == ([], [1, 4, 8])
     assert server.models.loaded == []
 
 
@@ -273,6 +275,27 @@ def test_ctrl_c_keeps_what_was_measured_and_puts_the_box_back(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_full_disk_at_the_end_costs_the_file_and_not_the_figures(
+    server: Server, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(command, "save", full)
+    status, output, errors = gb10(capsys, "bench", MODEL, "--part", "load", "--out", tmp_path)
+    assert status == 1
+    assert MODEL in output
+    assert f"the result cannot be written to {tmp_path}: No space left on device" in errors
+    assert "no result is written" in errors
+    assert "nothing was measured" not in errors
+
+
+def test_lower_alone_is_no_wish(server: Server, capsys: Captured) -> None:
+    status, _, errors = gb10(capsys, "bench", "--lower")
+    assert status == 1
+    assert "--lower is a way of --save-baseline" in errors
+
+
 def test_a_box_that_cannot_be_put_back_is_said(server: Server, tmp_path: Path, capsys: Captured) -> None:
     def last(handler: Any) -> None:
         server.models.broken.add("gemma-4-31B")
@@ -333,6 +356,23 @@ def test_ctrl_c_reaches_us_from_another_greenlet() -> None:
 
     with ctrl_c.reaches_us(), pytest.raises(KeyboardInterrupt):
         wait()
+
+
+def test_ctrl_c_that_comes_late_waits_too() -> None:
+    """It was on its way from another greenlet when the putting back began."""
+    said: list[str] = []
+    answer = Event()
+
+    def last_answer() -> None:
+        answer.set()
+        signal.raise_signal(signal.SIGINT)
+
+    with ctrl_c.reaches_us():
+        gevent.spawn(last_answer)
+        answer.wait()
+        with ctrl_c.waits(said.append):
+            gevent.sleep(0.05)
+    assert len(said) == 1
 
 
 def test_while_the_box_is_put_back_the_first_ctrl_c_waits() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gb10.bench import report
-from gb10.bench.result import Device, Result, StoryRun, save
+from gb10.bench.result import ClientsRow, Device, Result, StoryRun, save
 from gb10.bench.story import Claim
 from tests.unit.bench_pages import MARKUP, report_page
 from tests.unit.bench_runs import START, figure, model, rate, result
@@ -110,6 +110,14 @@ def test_pass_rates_are_of_the_newest_result_that_has_them() -> None:
     assert passed("coding", newer, cut) == [("7/10", "2027-02-02")]
     assert passed("coding", cut) == [("3/3, broken off", "2027-02-03")]
     assert passed("coding", result()) == []
+
+
+def test_clients_of_a_model_on_the_cpu_hide_no_others() -> None:
+    row = ClientsRow(clients=8, kind="short", prompt_tokens=64, tokens=128, aggregate=9.0)
+    first = result(models={"a": model(clients=[row])})
+    cpu = model(clients=[row], device=Device(state="wrong", name="CPU"))
+    assert report.box([first, result(1, models={"a": cpu})], {}).crowds == report.box([first], {}).crowds
+    assert report.box([result(models={"a": cpu})], {}).crowds == ()
 
 
 def test_a_claim_has_its_newest_figures() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from pathlib import Path
@@ -23,6 +24,7 @@ from gb10.bench.result import (
     ModelResult,
     Result,
     Speed,
+    Verdict,
     load,
     load_all,
     save,
@@ -30,6 +32,7 @@ from gb10.bench.result import (
 )
 from gb10.bench.story import Row
 from gb10.faults import BadInput
+from gb10.printable import printable
 from tests.unit.bench_runs import model, rate, result
 from tests.unit.commands import gb10
 
@@ -55,6 +58,43 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert load(path) == made
     assert json.loads(path.read_text())["version"] == 1
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def in_another_shape() -> list[dict[str, Any]]:
+    found = json.loads(result(models={"a": model()}).model_dump_json())
+    changes: list[dict[str, Any]] = [
+        {"started": "2027-02-01T10:00:00"},  # of which place?
+        {"settings": {"parts": 5}},
+        {"settings": {"named": 5}},
+        {"plan": {"total_mib": None}},
+        {"plan": {"models": [1]}},
+        {"plan": {"models": {"a": float("nan")}}},
+    ]
+    for figure in ({"median": float("nan")}, {"median": float("inf")}, {"runs": []}, {"spread": -1}):
+        broken = json.loads(json.dumps(found["models"]))
+        broken["a"]["speed"]["generation"].update(figure)
+        changes.append({"models": broken})
+    return [{**found, **change} for change in changes]
+
+
+@pytest.mark.parametrize("content", in_another_shape())
+def test_a_result_that_was_edited_is_one_line(tmp_path: Path, content: dict[str, Any]) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match="no bench result of version 1"):
+        load(path)
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(result(), tmp_path)
+    before = path.read_text()
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    with pytest.raises(OSError, match="full"):
+        save(result(driver="another"), tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert path.read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -118,8 +158,27 @@ def test_a_fall_beyond_the_spread_is_no_baseline_without_a_word(tmp_path: Path) 
     assert json.loads(path.read_text())["models"]["b"]["tokens_per_second"] == 31.0
 
 
+def test_an_outlier_hides_no_fall(tmp_path: Path) -> None:
+    save_baselines(result(models={"a": model(55, 0.4)}), tmp_path)
+    slow = model()
+    assert slow.speed
+    slow.speed.generation = Figure.of([18.0, 18.1, 17.9, 18.0, 60.0])
+    with pytest.raises(BadInput, match=r"a: makes 18\.0 tok/s ± 0\.3, and its baseline is 55\.0"):
+        save_baselines(result(1, models={"a": slow}), tmp_path)
+    path, _ = save_baselines(result(1, models={"a": slow}), tmp_path, lower=True)
+    assert json.loads(path.read_text())["models"]["a"]["spread"] == 0.3
+
+
 @pytest.mark.parametrize(
-    "entry", ["x", [], {}, {"tokens_per_second": "x"}, {"tokens_per_second": 1, "spread": []}]
+    "entry",
+    [
+        "x",
+        [],
+        {},
+        {"tokens_per_second": "x"},
+        {"tokens_per_second": 1, "spread": []},
+        {"tokens_per_second": float("nan")},
+    ],
 )
 def test_an_entry_that_is_no_baseline_is_named(tmp_path: Path, entry: object) -> None:
     (tmp_path / "spark.local.json").write_text(json.dumps({"version": 1, "models": {"a": entry}}))
@@ -247,13 +306,28 @@ def test_what_the_second_was_not_asked_for_is_not_lost() -> None:
     assert {found[what] for what in not_asked} == {"not asked of the second"}
     assert found["a", "generation, tok/s"] == "within the spread"
     # It was asked for b too, and b did not come.
-    second.settings["named"] = ["a", "b"]
+    second.settings.named = ["a", "b"]
     assert {change.model for change in compare(first, second) if change.lost} == {"b"}
 
 
+def test_tasks_are_compared_that_both_have() -> None:
+    first, second = (result(models={"a": model(coding=rate(passed, of))}) for passed, of in ((3, 3), (0, 5)))
+    assert verdicts(first, second)["coding tasks"] == "lost"
+    assert "0/5, 3 in both" in text_of(table(first, second, compare(first, second)))
+
+
 def test_other_tasks_are_not_compared() -> None:
-    first, second = (result(models={"a": model(coding=rate(3, of))}) for of in (3, 5))
+    first, second = result(models={"a": model(coding=rate(3))}), result(models={"a": model(coding=rate(3))})
+    assert second.models["a"].coding
+    second.models["a"].coding.tasks = {"another": Verdict(passed=False)}
     assert verdicts(first, second)["coding tasks"] == "other tasks: not compared"
+
+
+def test_off_the_accelerator_in_both_is_not_lost_now() -> None:
+    cpu = model(device=Device(state="wrong", name="CPU"))
+    first, second = result(models={"a": model()}), result(models={"a": cpu})
+    assert verdicts(first, second)["device"] == "lost"
+    assert verdicts(second, second)["device"] == "not on the accelerator in both"
 
 
 def test_a_prompt_that_no_longer_fits_is_a_loss() -> None:
@@ -345,7 +419,8 @@ def test_brackets_in_names_are_no_markup() -> None:
         story.table(told),
     )  # fmt: skip
     assert "\x1b" not in output
-    assert output.count("[/red][bold]a [2J b") == 5
+    assert output.count(printable(HOSTILE)) == 4
+    assert output.count("[/red][bold]a [2J b") == 1
     for text in ("[/box]", "[/x]CUDA0", "[/too] long", "[/side]", "[/why]"):
         assert text in output
 

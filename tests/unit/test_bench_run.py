@@ -12,12 +12,13 @@ import pytest
 from gb10.bench import prompts
 from gb10.bench.coding import CodingTask
 from gb10.bench.prompts import ClientLoad, PromptSource, client_loads, refuse
+from gb10.bench.residents import put_back
 from gb10.bench.result import Device, Figure
 from gb10.bench.run import Ended, Options, bench_model
-from gb10.bench.tools import Scenario
+from gb10.bench.tools import Scenario, Step
 from gb10.bench.variants import Held as NotHeld
 from gb10.slots import Slots
-from tests.unit.bench_runs import OPTIONS, Held, Models, Quiet, bench, result
+from tests.unit.bench_runs import OPTIONS, Held, Models, Quiet, bench, connected, result
 from tests.unit.router_server import Router, Turns, running
 
 TASK = CodingTask(name="add", prompt="Write add.", tests="", solution="", wrong="")
@@ -162,8 +163,19 @@ def test_a_task_without_a_router_is_no_failed_task(server: Router, part: str) ->
 def test_a_model_on_the_cpu_is_a_fault(server: Router) -> None:
     made, into = bench(server, device=lambda model: Device(state="wrong", name="CPU")), result()
     bench_model(made, "a", into)
+    why = "a does not run on the accelerator (wrong): its figures are no baseline"
+    assert into.models["a"].faults == [f"speed: {why}", f"clients: {why}"]
+
+
+@pytest.mark.parametrize("part", ["clients", "slots"])
+def test_a_model_that_falls_to_the_cpu_later_has_no_figures(server: Router, part: str) -> None:
+    states = iter(["answered", "wrong", "answered", "answered"])
+    made, into = bench(server, options=options("speed", part)), result()
+    made.device = lambda model: Device(state=next(states))
+    bench_model(made, "a", into)
+    assert not into.models["a"].on_accelerator
     (fault,) = into.models["a"].faults
-    assert "does not run on the accelerator" in fault
+    assert fault.startswith(part)
 
 
 def test_unified_against_split(server: Router) -> None:
@@ -193,8 +205,8 @@ def test_one_slot_is_said_and_is_no_fault(server: Router) -> None:
 def test_a_figure_beside_somebody_else_is_none(
     server: Router, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gb10.bench.measure.AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr("gb10.bench.measure.WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("gb10.bench.residents.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("gb10.bench.residents.WAIT_SECONDS", 0.05)
     server.models.states["b"] = "loaded"  # type: ignore[attr-defined]
     server.answers["GET /slots?model=b&autoload=false"] = [{"is_processing": True}]
     into = result()
@@ -206,6 +218,68 @@ def test_a_figure_beside_somebody_else_is_none(
     server.answers["GET /slots?model=b&autoload=false"] = Turns([{"is_processing": True}], [])
     bench_model(bench(server, options=options(part)), "b", into)
     assert into.models["b"].faults == []
+
+
+def beside(server: Router, times: int, name: str = "a") -> None:
+    """Somebody else is answered, too short for any look, beside each of the next ``times`` completions."""
+    models, left = server.models, [times]  # type: ignore[attr-defined]
+    complete = server.answers["POST /completion"]
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if server.asked[-1][1]["n_predict"] > 1 and left[0]:
+            left[0] -= 1
+            models.worked[name] += 20
+        complete(handler)
+
+    server.answers["POST /completion"] = answer
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_run_beside_a_short_answer_is_done_again(server: Router, name: str) -> None:
+    server.models.states["b"] = "loaded"  # type: ignore[attr-defined]
+    beside(server, 1, name)
+    into = result()
+    bench_model(bench(server, options=options("speed")), "a", into)
+    assert into.models["a"].faults == []
+    assert into.models["a"].speed is not None
+    runs = [body for line, body in server.asked if line == "POST /completion" and body["n_predict"] > 1]
+    assert len(runs) == OPTIONS.runs + 1
+
+
+@pytest.mark.parametrize("part", ["speed", "clients"])
+def test_short_answers_again_and_again_are_a_fault(server: Router, part: str) -> None:
+    beside(server, 99)
+    into = result()
+    bench_model(bench(server, options=options(part)), "a", into)
+    assert (into.models["a"].speed, into.models["a"].clients) == (None, [])
+    (fault,) = into.models["a"].faults
+    assert "somebody else was answered meanwhile, 4 times" in fault
+
+
+def test_counters_of_six_digits_accuse_nobody(server: Router) -> None:
+    server.models.worked["a"] = 7_654_321  # type: ignore[attr-defined]
+    into = result()
+    bench_model(bench(server, options=options("speed", "clients")), "a", into)
+    assert into.models["a"].faults == []
+
+
+def test_a_model_that_answers_somebody_is_not_unloaded(
+    server: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gb10.bench.residents.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("gb10.bench.residents.WAIT_SECONDS", 0.05)
+    server.models.states["b"] = "loaded"  # type: ignore[attr-defined]
+    server.answers["GET /slots?model=b&autoload=false"] = [{"is_processing": True}]
+    into = result()
+    bench_model(bench(server, options=options("load")), "a", into)
+    assert server.models.loaded == ["b"]  # type: ignore[attr-defined]
+    assert into.models["a"].faults == ["load: b answers somebody else: a figure would be of both"]
+    # Nor at the end, when it is one that was not there before.
+    (fault,) = put_back(connected(server), [])
+    assert fault == "b was not loaded before and still is: it answers somebody"
+    # Whoever said so at the beginning gets it.
+    bench_model(bench(server, options=options("load"), cut=["b"]), "a", into)
+    assert server.models.loaded == ["a"]  # type: ignore[attr-defined]
 
 
 def test_a_row_is_kept_as_soon_as_it_is_there(server: Router) -> None:
@@ -322,6 +396,22 @@ def test_an_answer_without_a_program(server: Router) -> None:
     rate = into.models["a"].coding
     assert rate is not None
     assert [task.why for task in rate.tasks.values()] == ["no program in the answer", "wrong"]
+
+
+@pytest.mark.parametrize("part", ["coding", "tools"])
+def test_a_request_that_fails_is_no_wrong_answer(server: Router, part: str) -> None:
+    server.models.states["a"] = "loaded"  # type: ignore[attr-defined]
+    server.answers["POST /v1/chat/completions"] = Turns(
+        (503, {"error": {"message": "busy"}}), said("```python\nright\n```")
+    )
+    into = result()
+    tasks = [TASK, TASK.model_copy(update={"name": "b"})]
+    scenarios = [Scenario(name=name, tools=[], steps=[Step(user="?")]) for name in (TASK.name, "b")]
+    bench_model(bench(server, options=options(part), coding=tasks, scenarios=scenarios), "a", into)
+    found = into.models["a"]
+    assert found.faults == [f"{part}, {TASK.name}: POST /v1/chat/completions answered 503: busy"]
+    rate = getattr(found, part)
+    assert (rate.words, rate.broken_off) == ("1/1, broken off", True)
 
 
 # -- prompts ---------------------------------------------------------------------------------------

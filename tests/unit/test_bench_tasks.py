@@ -16,11 +16,11 @@ from pyinfra.api.exceptions import PyinfraError
 from gb10.bench import sandbox
 from gb10.bench.coding import CodingTask, load_entries, program_of
 from gb10.bench.on_box import FOLDER
-from gb10.bench.result import Verdict
+from gb10.bench.result import Rate, Verdict, save
 from gb10.bench.sandbox import Job
 from gb10.bench.tools import Call, Scenario, Step, play, same, turn, wrong
 from gb10.faults import BadInput
-from tests.unit.bench_runs import connected
+from tests.unit.bench_runs import connected, model, result
 from tests.unit.router_server import Router, Turns, running
 
 TASKS = load_entries(FOLDER / "coding", CodingTask)
@@ -108,11 +108,15 @@ def test_why_an_answer_did_not_pass(code: str, tests: str, why: str) -> None:
         ("```\na\n```", "a\n"),
         ("```python\na\n```\nRun it:\n```bash\npython a.py\n```", "a\n"),
         ("<think>```python\nno\n```</think>```python\nyes\n```", "yes\n"),
-        ("  ```python\n  a\n  ```", "  a\n"),
+        ("  ```python\n  a\n  ```", "a\n"),
         ("the template opened it\n```python\nno\n```</think>It is hard.", None),
         ("<think>first\n```python\nno\n```\nthen", None),
         ("a", None),
-        ("```python\nnever ends", None),
+        ("```python\nnever ends", "never ends"),
+        ("1. So:\n\n   ```python\n   def f():\n       pass\n   ```", "def f():\n    pass\n"),
+        ("~~~py3\na\n~~~", "a\n"),
+        ("```python\ndef f(): ...\n```\nUse it:\n```python\nf()\n```", "def f(): ...\n"),
+        ("```python\nx = '<think>' + '</think>'\n```", "x = '<think>' + '</think>'\n"),
         ("", None),
     ],
 )
@@ -234,7 +238,8 @@ def perfect(scenario: Scenario) -> list[dict[str, Any]]:
     answers = []
     for step in scenario.steps:
         calls = [call(one.name, plain(one.arguments), str(n)) for n, one in enumerate(step.calls)]
-        text = " and ".join(one if isinstance(one, str) else one[0] for one in step.text)
+        said = [one if isinstance(one, str) else one[0] for one in step.text]
+        text = " and ".join(said + [f"{values[0]} in {name}" for name, values in step.pairs.items()])
         message = made(*calls) if calls else {"role": "assistant", "content": f"It is {text}."}
         answers.append({"choices": [{"message": message, "finish_reason": "stop"}]})
     return answers
@@ -313,6 +318,51 @@ def test_a_call_is_checked_by_name_and_arguments(message: dict[str, Any], why: s
 )
 def test_an_answer_is_checked_for_what_the_tool_said(message: dict[str, Any], why: str) -> None:
     assert wrong(Step(text=[["23 degrees", "23°"]]), message) == why
+
+
+WEATHER = Step(text=["23"])
+CITIES = Step(pairs={"Tokyo": ["21:40", "9:40"], "Nairobi": ["15:40", "3:40"]})
+NOT_SAID = "the answer does not say"
+ROUND = "the answer has Tokyo and Nairobi the wrong way round"
+
+
+@pytest.mark.parametrize(
+    ("step", "content", "why"),
+    [
+        (WEATHER, "It is 23°C.", ""),
+        (WEATHER, "23.", ""),
+        (WEATHER, "23.00 CHF", ""),
+        (WEATHER, "(CHF23)", ""),
+        (WEATHER, "230", f"{NOT_SAID} 23"),
+        (WEATHER, "1,23 or 23.5", f"{NOT_SAID} 23"),
+        (WEATHER, "-23", f"{NOT_SAID} 23"),
+        (WEATHER, "<think>It is 23.</think>I do not know.", f"{NOT_SAID} 23"),
+        (Step(text=[["3", "three"]]), "Threesome, 13 or 30", f"{NOT_SAID} 3 or three"),
+        (Step(text=[["3", "three"]]), "It has Three.", ""),
+        (Step(), "", "an empty answer"),
+        (Step(), "<think>", "an empty answer"),
+        (CITIES, "It is 21:40 in Tokyo and 15:40 in Nairobi.", ""),
+        (CITIES, "Nairobi: 3:40 pm\nTokyo: 9:40 pm", ""),
+        (CITIES, "It is 15:40 in Tokyo and 21:40 in Nairobi.", ROUND),
+        (CITIES, "It is 21:40 in Tokyo and 13:40 in Nairobi.", f"{NOT_SAID} Nairobi, and 15:40 or 3:40"),
+    ],
+)  # fmt: skip
+def test_what_an_answer_says_is_a_word_or_number_of_its_own(step: Step, content: str, why: str) -> None:
+    assert wrong(step, {"content": content}) == why
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"\\ud83d": 1}', '{"city": ' + "[" * 2000, '{"x": "' + "y" * 10**6 + '"}'],
+    ids=["half a character", "deep", "long"],
+)
+def test_what_a_model_makes_up_can_be_written(arguments: str, tmp_path: Path) -> None:
+    message = made(call("f", {}) | {"function": {"name": "f\ud83d", "arguments": arguments}})
+    why = wrong(STEP, message)
+    assert isinstance(turn(STEP, message), list)
+    verdict = Verdict(passed=False, why=why)
+    path = save(result(models={"a": model(tools=Rate.of_tasks({"t": verdict}), faults=[why])}), tmp_path)
+    assert path.stat().st_size < 10_000
 
 
 def test_the_same() -> None:

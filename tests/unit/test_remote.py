@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import socket
 import subprocess
@@ -51,7 +52,13 @@ def test_a_key_that_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     "error",
-    [SSHException("SSH session not active"), EOFError(), ConnectionResetError("reset"), TimeoutError()],
+    [
+        SSHException("SSH session not active"),
+        EOFError(),
+        ConnectionResetError("reset"),
+        TimeoutError(),
+        OSError(errno.EHOSTUNREACH, "No route to host"),
+    ],
 )
 def test_a_connection_that_breaks(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Host, "connect", lambda host, **_: None)
@@ -60,6 +67,16 @@ def test_a_connection_that_breaks(error: Exception, tmp_path: Path, monkeypatch:
         pytest.raises(PyinfraError, match=r"^spark: the connection broke \(.+\): run it again$"),
         connected(inventory(tmp_path), None),
     ):
+        raise error
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), FileNotFoundError("x")])
+def test_a_fault_of_the_laptop_is_no_connection(
+    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Host, "connect", lambda host, **_: None)
+    monkeypatch.setattr(Host, "disconnect", lambda host: None)
+    with pytest.raises(type(error)), connected(inventory(tmp_path), None):
         raise error
 
 

@@ -23,6 +23,7 @@ from gb10.status import status_json
 from gb10.status_view import duration, status_view
 from gb10.watch_config import Baseline
 from tests.unit.boxes import box
+from tests.unit.commands import gb10
 
 BOX = box(memory_total_mib=122070)
 NAME = BOX.catalogue.enabled[0].name
@@ -146,6 +147,41 @@ def test_a_watch_that_does_not_look_is_not_believed(change: dict[str, Any], word
     assert found["reasons"] == []
     assert "connection refused" in screen(found)
     assert found["actions"], "what it did is still true"
+
+
+def odd(**changes: Any) -> dict[str, Any]:
+    return said(status={**said()["status"], **changes})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "splendid"},
+        {"state": None},
+        {"state": []},
+        {"reasons": 5},
+        {"reasons": ["a text"]},
+        {"models": [model("a", "loaded", tokens_per_second="fast")]},
+        {"models": [model("a", "loaded", baseline=float("nan"))]},
+        {"models": [model(5, "loaded")]},  # type: ignore[arg-type]
+        {"models": [{"name": "a"}]},
+        {"actions": ["restart"]},
+        {"probe": {"answer": "yes"}},
+        {"watch": 1},
+    ],
+)
+def test_a_status_in_another_shape_is_said_and_the_rest_is_shown(change: dict[str, Any]) -> None:
+    found = status_json(BOX, odd(**change))
+    assert found["state"] == "unknown"
+    assert found["watch"]["note"].startswith("what it has written has another shape (")
+    text = screen(found, 160)
+    assert "another shape" in text
+    assert "60000 MiB" in text
+    json.dumps(found, allow_nan=False)
+
+
+def test_an_empty_status_is_none() -> None:
+    assert status_json(BOX, said(status={}))["state"] == "unknown"
 
 
 def test_another_image_and_another_watch_are_told() -> None:
@@ -288,6 +324,17 @@ def test_following_waits_for_a_box_that_went_away(monkeypatch: pytest.MonkeyPatc
     assert [found["state"] for _, found in states] == ["healthy", "unreachable", "unreachable", "healthy"]
     assert {name for name, _ in states} == {"spark.local"}
     assert "no route" in screen(states[2][1])
+
+
+def test_following_without_a_terminal_shows_each_look(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = [("spark.local", {"state": "unreachable", "reasons": [f"look {n}"]}) for n in (1, 2)]
+    monkeypatch.setattr(command, "followed", lambda *_: iter(looks))
+    monkeypatch.setattr(command, "connected", Going(PyinfraError("the end")).connected)
+    _, output, _ = gb10(capsys, "status", "--follow")
+    assert "look 1" in output
+    assert "look 2" in output
 
 
 def test_following_a_box_that_was_never_there_ends(monkeypatch: pytest.MonkeyPatch) -> None:
