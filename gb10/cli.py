@@ -55,6 +55,8 @@ def main() -> None:
     A command line that cannot be understood too: 2 is what some commands say of the box.
     """
     logging.getLogger("pyinfra").setLevel(logging.WARNING)
+    # Its threads print what they raise, and whoever waits for them says it too, in a line.
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
     # Where Ctrl-C meets gevent's loop, it is raised here all the same: no words about it there.
     gevent.get_hub().NOT_ERROR += (KeyboardInterrupt,)
     try:

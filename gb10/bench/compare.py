@@ -202,7 +202,8 @@ def table(first: Result, second: Result, changes: list[Change]) -> Table:
             style=_STYLE.get(change.verdict),
         )
         before = change.model
-    made.caption = "lost: even with its spread the second does not reach the first, or has no figure any more"
+    if any(change.lost for change in changes):
+        made.caption = "lost: even with its spread the second does not reach the first, or has no figure now"
     return made
 
 

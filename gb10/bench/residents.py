@@ -72,11 +72,18 @@ def put_back(router: Router, before: Sequence[str]) -> list[str]:
             with _noted(reasons, name):
                 if name not in router.loaded() or router.settle(name).value not in RESIDENT:
                     router.load(name)
-        now = {name for name, state in router.states().items() if state.value in RESIDENT}
+        states = router.states()
+        now = {name for name, state in states.items() if state.value in RESIDENT}
     except RouterFault as error:
         return [f"the models that were loaded before ({', '.join(before) or 'none'}) are not back: {error}"]
     return [
         *(f"{name} was not loaded before and still is: {reasons[name]}" for name in extra if name in reasons),
+        # The watch calls that one dead.
+        *(
+            f"{name} did not end when it was unloaded, and was killed: its next request loads it again"
+            for name in extra
+            if name in states and states[name].failed and name not in now
+        ),
         *(
             f"{name} was loaded before and is not: {reasons.get(name, 'another one has taken its place')}"
             for name in before

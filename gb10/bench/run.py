@@ -289,8 +289,8 @@ def _tried(
     """The rate after each task. A request that fails is a fault and no wrong answer. Raises `RouterFault`."""
     verdicts: dict[str, Verdict] = {}
     wanted = tasks[: bench.options.tasks]
-    for task in wanted:
-        bench.show.step(task.name)
+    for number, task in enumerate(wanted, 1):
+        bench.show.step(f"{number} of {len(wanted)}, {task.name}")
         try:
             verdicts[task.name] = one(task)
         except RouterFault as error:

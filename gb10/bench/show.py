@@ -40,12 +40,15 @@ class Progressing:
     def part(self, model: str, part: str) -> None:
         self._begun += 1
         self._part = f"{model} {part}"
-        self._progress.update(self._task, description=escape(self._part), completed=self._begun)
-        if not self._console.is_terminal:
-            self._console.print(self._part, markup=False, highlight=False)
+        self._say(self._part)
 
     def step(self, text: str) -> None:
-        self._progress.update(self._task, description=escape(printable(f"{self._part}: {text}")))
+        self._say(f"{self._part}: {text}")
+
+    def _say(self, text: str) -> None:
+        self._progress.update(self._task, description=escape(printable(text)), completed=self._begun)
+        if not self._console.is_terminal:
+            self.line(text)
 
     def line(self, text: str) -> None:
         self._console.print(printable(text, LINES), markup=False, highlight=False, soft_wrap=True)

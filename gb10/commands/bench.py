@@ -137,7 +137,9 @@ def run(
     for more in summary.clients_view(result):
         console.print(more)
     _say(_where_it_is(result, path))
-    if save_baseline and not result.interrupted:
+    if save_baseline and result.interrupted:
+        _say("no baseline is written: the bench did not come to its end")
+    elif save_baseline:
         kept, taken = save_baselines(result, baselines, lower)
         if taken:
             _say(f"baselines of {', '.join(taken)}: {_shown(kept)}")

@@ -517,4 +517,4 @@ def test_progress_without_a_terminal_is_lines() -> None:
         show.part("[a]", "load")
         show.step("one")
         show.line("[b] " + "x" * 100)
-    assert console.export_text().splitlines() == ["[a] load", "[b] " + "x" * 100]
+    assert console.export_text().splitlines() == ["[a] load", "[a] load: one", "[b] " + "x" * 100]

@@ -12,7 +12,7 @@ from gb10.bench.residents import put_back, residents
 from gb10.bench.router import Router as RouterClient
 from gb10.bench.router import RouterFault
 from tests.unit.bench_runs import Models, connected, wire
-from tests.unit.router_server import GOLDEN, KEY, Router, models, raw, running, stream
+from tests.unit.router_server import GOLDEN, KEY, Router, Turns, models, raw, running, states, stream
 
 TIMINGS = {"prompt_n": 3, "predicted_n": 2, "prompt_per_second": 10.0, "predicted_per_second": 5.0}
 END = {"content": "", "stop": True, "timings": TIMINGS}
@@ -210,6 +210,15 @@ def test_what_was_loaded_is_loaded_again(server: Router) -> None:
     assert known.loaded == ["a", "c"]
     # What is in the way goes first.
     assert server.lines.index("POST /models/unload") < server.lines.index("POST /models/load")
+
+
+def test_a_model_that_had_to_be_killed_is_said(server: Router) -> None:
+    killed = {"data": [{"id": "b", "status": {"value": "unloaded", "failed": True, "exit_code": 1}}]}
+    server.answers["GET /models"] = Turns(*[states(b="loaded")] * 3, killed)
+    server.answers["POST /models/unload"] = {"success": True}
+    server.answers["GET /slots?model=b&autoload=false"] = []
+    (fault,) = put_back(connected(server), [])
+    assert fault.startswith("b did not end when it was unloaded, and was killed")
 
 
 def test_what_cannot_be_put_back_is_said(server: Router) -> None:
