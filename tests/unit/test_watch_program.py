@@ -272,6 +272,82 @@ def test_a_memory_that_is_none_is_nothing(tmp_path: Path, text: str) -> None:
     assert remembered(str(tmp_path / "not-there")) == (History(), None)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"since": 1.0', '"since": NaN'),
+        ('"seen": 2.0', '"seen": Infinity'),
+        ('"seen": 2.0', '"seen": 1e300'),
+        ('"seen": 2.0', f'"seen": {"9" * 400}'),
+        ('"seen": 2.0', '"seen": -1e300'),
+        ('"attempts": [3.0]', '"attempts": [1e999]'),
+        ('"crashes": [4.0]', '"crashes": [NaN]'),
+        ('"began": 5.0', '"began": Infinity'),
+        ('"restarts": 6', '"restarts": Infinity'),
+        ('"restarts": 6', '"restarts": 1000001'),
+        ('"restarts": 6', '"restarts": -1'),
+    ],
+)
+def test_a_memory_with_an_absurd_figure_is_nothing_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str
+) -> None:
+    history = History(
+        raised={"lane.failed": Raised(Reason("lane.failed", "failed", "x"), 1.0, 2.0)},
+        attempts=(3.0,),
+        crashes=(4.0,),
+        recovery=Recovery(5.0, "w"),
+        restarts=6,
+    )
+    text = to_remember(history, Told("failed", "", frozenset()))
+    assert old in text
+    path = tmp_path / "state.json"
+    path.write_text(text.replace(old, new))
+    assert remembered(str(path)) == (History(), None)
+    assert capsys.readouterr().out.count("it begins anew") == 1
+
+
+def test_that_a_memory_is_none_is_said_once(
+    watch: program.Watch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        (tmp_path / "state.json").write_text('{"attempts": [NaN]}')
+        assert program.Watch(watch.config, watch.lane).look().state == "healthy"
+        assert program.Watch(watch.config, watch.lane).look().state == "healthy"
+        assert capsys.readouterr().out.count("it begins anew") == 1
+    (tmp_path / "state.json").unlink()
+    program.Watch(watch.config, watch.lane)
+    assert capsys.readouterr().out == "", "at the first start there is none"
+
+
+@pytest.mark.parametrize(
+    ("looked", "state"),
+    [
+        (-1800, "failed"),
+        (-2 * 86400, "healthy"),
+        (600, "healthy"),
+        (float("nan"), "healthy"),
+        (None, "healthy"),
+    ],
+)
+def test_crashes_while_the_watch_was_away_for_long_stop_nothing(
+    tmp_path: Path, looked: float | None, state: str
+) -> None:
+    lane = Lane()
+    lane.see_for(60)
+    kept = json.loads(to_remember(lane.history, Told("healthy", "", frozenset())))
+    del kept["looked"]
+    if looked is not None:
+        kept["looked"] = time.time() + looked
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(kept))
+    lane.history, _ = remembered(str(path))
+    lane.restarted(restarts=6)
+    assert lane.see().state == state
+    # From here on each counts.
+    lane.unit = replace(lane.unit, restarts=12)
+    assert lane.see().state == "failed"
+
+
 def test_a_memory_of_another_shape_is_nothing(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(
