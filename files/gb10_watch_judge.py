@@ -17,6 +17,7 @@ from gb10_watch_speed import remembered_speeds
 from gb10_watch_state import HEALTHY, RANK, History, Observation, Raised, Reason, Settings, Verdict
 
 HOLD_SECONDS = 600  # how long an event (an OOM kill, a driver error) is a reason
+MOST_EVENTS = 20  # that are reasons at a time, the latest: a storm of them fills no screen
 HOUR = 3600
 AGAIN = frozenset({125, 132, 134, 135, 136, 137, 139})  # RestartForceExitStatus of the lane's unit
 OWN_START_SECONDS = 15  # after a crash: the start that follows is systemd's own
@@ -149,12 +150,18 @@ def _raise(history: History, found: Mapping[str, Reason], now: Observation, sett
         elif reason.confirm == 0 or (looks >= 1 and now.at - since >= reason.confirm):
             raised[key] = Raised(reason, now.at, now.at)
     for key, one in history.raised.items():
-        held = HOLD_SECONDS if key.partition(":")[0] in ("oom", "driver") else settings.clear_seconds
+        held = HOLD_SECONDS if _is_event(key) else settings.clear_seconds
         if key not in found and now.at - one.seen >= held:
             del raised[key]
+    for key in sorted(filter(_is_event, raised), key=lambda key: raised[key].seen)[:-MOST_EVENTS]:
+        del raised[key]
     if history.stopped and "lane.stopped" in raised:
         # What led to the stop is in its text; a lane that is stopped has no other fault.
         raised = {
             key: one for key, one in raised.items() if not key.startswith(("accelerator.", "lane.failed"))
         }
     return replace(history, waiting=waiting, raised=raised)
+
+
+def _is_event(key: str) -> bool:
+    return key.startswith(("oom:", "driver:"))

@@ -5,11 +5,12 @@ Pure, like gb10_watch_judge.py, which imports it. python3 standard library only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gb10_watch_actions import proven, unload_candidate
 from gb10_watch_speed import slow_reason
-from gb10_watch_state import DEGRADED, FAILED, History, Model, Observation, Reason, Settings
+from gb10_watch_state import DEGRADED, FAILED, Event, History, Model, Observation, Reason, Settings
 
 DEATH_SECONDS = 600  # the window in which a model's deaths are counted
 HUNG_SECONDS = 20  # a router that answered before and does not now
@@ -33,11 +34,21 @@ def reasons_of(history: History, now: Observation, settings: Settings) -> Iterat
     for what, why in _blind(now, settings).items():
         yield Reason(f"watch.blind:{what}", DEGRADED, f"the watch cannot see {what}: {why}", BLIND_SECONDS)
     for event in now.events:
-        yield Reason(f"{event.kind}:{event.text[:40]}", DEGRADED, event.text)
+        yield Reason(f"{event.kind}:{_what(event)}", DEGRADED, event.text)
     for rival in now.rivals:
         yield Reason(
             f"rival:{rival}", DEGRADED, f"{rival} runs beside the lane and may reserve its memory", 5.0
         )
+
+
+def _what(event: Event) -> str:
+    """What tells it from others: the process, the driver's error number, or its words without figures."""
+    if event.pid:
+        return str(event.pid)
+    number = re.search(r"Xid(?: \([^)]*\):)? (\d+)", event.text)
+    if number:
+        return f"Xid {number[1]}"
+    return re.sub(r"[0-9a-fx.:]*\d[0-9a-fx.:]*", "", event.text)[:80]
 
 
 def _lane_reasons(history: History, now: Observation, settings: Settings) -> Iterator[Reason]:

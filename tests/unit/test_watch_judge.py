@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from gb10_watch_judge import AGAIN
+from gb10_watch_kernel import kernel_events
 from gb10_watch_state import DEGRADED, FAILED, HEALTHY, Action, Done, Event, Model, Probe, Unit, Verdict
 
 from gb10.rendering import TOP
@@ -373,6 +374,44 @@ def test_an_oom_kill_is_a_reason_for_ten_minutes(lane: Lane) -> None:
     assert "model fast" in verdict.reasons[0].text
     assert lane.see_for(590).state == DEGRADED
     assert lane.see_for(20).state == HEALTHY
+
+
+def _kernel(*texts: str) -> tuple[Event, ...]:
+    return kernel_events([f"3,1,1,-;{text}" for text in texts], {"model-one": 11, "model-two": 12})
+
+
+def test_no_event_hides_another(lane: Lane) -> None:
+    events = _kernel(
+        "NVRM: Xid (PCI:000f:01:00): 79, pid=1, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:000f:01:00): 154, GPU recovery action changed",
+        "NVRM: GPU 000f:01:00.0: RmInitAdapter failed! (0x26:0x65:1474)",
+        "Out of memory: Killed process 11 (llama-server) total-vm:1",
+        "Out of memory: Killed process 12 (llama-server) total-vm:1",
+        "Out of memory: Killed process 13 (Xid 1) total-vm:1",
+        "Out of memory: Killed process 14 (Xid 1) total-vm:1",
+    )
+    verdict = lane.see(events=events)
+    assert {reason.text for reason in verdict.reasons} == {event.text for event in events}
+    known = keys(verdict)
+    (again,) = _kernel("Out of memory: Killed process 99 (llama-server) total-vm:1")
+    assert set(keys(lane.see(events=(again,)))) - set(known) == {"oom:99"}, "a new one is told as such"
+
+
+def test_the_same_driver_error_again_is_the_same_reason(lane: Lane) -> None:
+    for figure in range(30):
+        texts = (
+            f"NVRM: Xid (PCI:000f:01:00): 13, pid={figure}",
+            f"NVRM: RmInitAdapter failed! (0x26:{figure})",
+        )
+        verdict = lane.see(events=_kernel(*texts))
+    assert len(keys(verdict)) == 2
+
+
+def test_a_storm_of_kills_has_a_bound(lane: Lane) -> None:
+    for pid in range(100, 300):
+        verdict = lane.see(events=_kernel(f"Out of memory: Killed process {pid} (bash) total-vm:1"))
+    assert len(keys(verdict)) == 20
+    assert "oom:299" in keys(verdict)
 
 
 def test_pressure_must_last(lane: Lane) -> None:
