@@ -11,6 +11,7 @@ from gb10_watch_state import Action, History, Observation, Recovery, Settings
 
 IDLE_SECONDS = 10  # before a model may be unloaded
 UNLOAD_PAUSE_SECONDS = 20  # what an unload gives back must be seen before the next
+KEPT_SECONDS = 600  # how long a model whose unload has failed comes after the others
 FULL_SECONDS = 600
 RECOVER_SECONDS = 60  # after a restart: a speed that has not come by then is not waited for
 
@@ -68,8 +69,11 @@ def actions_of(history: History, now: Observation, settings: Settings) -> tuple[
     if not why and silent and "restart-hung" in settings.actions:
         why = silent.reason.text
     if why and not history.stopped:
-        return _restart(history, now, settings, why)
-    if "memory.reserve" in seen and "unload" in settings.actions:
+        history, actions = _restart(history, now, settings, why)
+        if actions:
+            return history, actions
+    # Also while a restart waits for its time, as long as there is a router to ask.
+    if "memory.reserve" in seen and "unload" in settings.actions and not now.router_fault:
         model = unload_candidate(history, now)
         if model is not None and now.at - history.unloaded >= UNLOAD_PAUSE_SECONDS:
             text = seen["memory.reserve"].reason.text
@@ -141,13 +145,16 @@ def recovery_of(history: History, now: Observation, settings: Settings) -> tuple
 
 
 def unload_candidate(history: History, now: Observation) -> str | None:
-    """The loaded model that has been idle longest, in the order in which they were used."""
+    """The loaded model that has been idle longest, in the order in which they were used.
+
+    Those whose unload has failed lately come last: none of them keeps another from being unloaded.
+    """
     idle = [
-        (history.speeds[model.name].used, model.name)
+        (history.kept.get(model.name, float("-inf")), history.speeds[model.name].used, model.name)
         for model in now.models
         if model.loaded
         and model.requests == 0
         and model.name in history.speeds
         and now.at - history.speeds[model.name].used >= IDLE_SECONDS
     ]
-    return min(idle)[1] if idle else None
+    return min(idle)[-1] if idle else None

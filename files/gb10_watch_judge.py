@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gb10_watch_actions import actions_of, asks_fully, recovery_of
+from gb10_watch_actions import KEPT_SECONDS, actions_of, asks_fully, recovery_of
 from gb10_watch_canary import canaries_wanted
 from gb10_watch_reasons import DEATH_SECONDS, reasons_of
 from gb10_watch_speed import remembered_speeds
@@ -81,6 +81,10 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
         dead=died if now.models else history.dead,
         attempts=tuple(at for at in history.attempts if now.at - at < HOUR),
         stopped=stopped,
+        kept={
+            **{name: at for name, at in history.kept.items() if now.at - at < KEPT_SECONDS},
+            **{done.target: now.at for done in now.done if done.kind == "unload" and done.error},
+        },
         answered=answered,
         proven=proven,
         proven_full=full,

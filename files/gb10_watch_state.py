@@ -224,6 +224,7 @@ class History:
     restarts: int | None = None  # its count of them
     attempts: tuple[float, ...] = ()  # restarts by the watch
     stopped: str = ""  # why the watch stopped the lane
+    kept: Mapping[str, float] = field(default_factory=dict)  # model to when its unload has failed
     recovery: Recovery | None = None
     answered: str = ""  # the invocation of the unit whose router has answered
     invocation: str = ""  # of the unit at the last look, and the container in it

@@ -362,6 +362,46 @@ def test_the_reserve_unloads_the_model_that_was_idle_longest_one_at_a_time(lane:
     assert len([v for v in lane.verdicts if v.actions]) == 2, "a busy model is never unloaded"
 
 
+def test_a_model_that_cannot_be_unloaded_keeps_no_other_from_it(lane: Lane) -> None:
+    _three_models(lane)
+    lane.change("busy", requests=1)
+    done: tuple[Done, ...] = ()
+    asked = []
+    for _ in range(36):
+        verdict = lane.see(available_mib=1000, done=done)
+        done = tuple(Done("unload", one.target, "still loaded after 30 s") for one in verdict.actions)
+        asked += [one.target for one in verdict.actions]
+    assert asked[:4] == ["old", "new", "old", "new"]
+    lane.models = (lane.models[0], lane.models[2])
+    lane.until(acts("unload"), available_mib=1000)
+    assert lane.verdicts[-1].actions[0].target == "old", "where there is no other it is tried again"
+
+
+def test_a_model_is_unloaded_while_a_restart_waits_for_its_time() -> None:
+    lane = Lane(backoff_seconds=300)
+    lane.see_for(60)
+    lane.probe = lane.devices = "no"
+    lane.until(acts("restart"))
+    lane.restarted()
+    lane.see(done=(Done("restart", ""),))
+    assert lane.until(acts("unload"), available_mib=500) <= 30
+    assert lane.until(acts("restart"), available_mib=500) <= 300, "and the restart comes in its turn"
+
+
+def test_a_model_is_unloaded_while_somebodys_own_start_settles(lane: Lane) -> None:
+    lane.restarted()
+    lane.see()
+    lane.change(holder="")
+    assert lane.until(lambda verdict: bool(verdict.actions), available_mib=500) <= 30
+    assert kinds(lane.verdicts[-1]) == ["unload"]
+
+
+def test_nothing_is_asked_of_a_router_that_does_not_answer(lane: Lane) -> None:
+    lane.settings = replace(lane.settings, actions=frozenset({"unload"}))
+    lane.see_for(120, available_mib=500, router_fault="nothing in 9 s")
+    assert not any(verdict.actions for verdict in lane.verdicts)
+
+
 def test_memory_that_is_short_for_one_look_unloads_nothing(lane: Lane) -> None:
     lane.see(available_mib=100)
     lane.see_for(60)
