@@ -12,6 +12,8 @@ from gb10_watch_state import Action, History, Observation, Recovery, Settings
 IDLE_SECONDS = 10  # before a model may be unloaded
 UNLOAD_PAUSE_SECONDS = 20  # what an unload gives back must be seen before the next
 KEPT_SECONDS = 600  # how long a model whose unload has failed comes after the others
+STOP_PAUSE_SECONDS = 60  # after a stop that failed; then twice that, and so on
+MOST_STOP_PAUSE_SECONDS = 600
 FULL_SECONDS = 600
 RECOVER_SECONDS = 60  # after a restart: a speed that has not come by then is not waited for
 
@@ -60,10 +62,9 @@ def actions_of(history: History, now: Observation, settings: Settings) -> tuple[
         return history, ()
     seen = {key: one for key, one in history.raised.items() if one.seen == now.at}
     crash = seen.get("lane.crashing")
-    if crash and "stop-crash-loop" in settings.actions and now.unit.active not in ("inactive", "failed"):
-        text = crash.reason.text
-        # The crashes are dealt with: whoever starts the lane again gets as many anew.
-        return replace(history, stopped=text, recovery=None, crashes=()), (Action("stop", text),)
+    down = history.stopped or now.unit.active in ("inactive", "failed")
+    if crash and "stop-crash-loop" in settings.actions and not down:
+        return _stop(history, now, crash.reason.text)
     why = _lost(history, now) if "restart-lost" in settings.actions else ""
     silent = seen.get("router.silent")
     if not why and silent and "restart-hung" in settings.actions:
@@ -94,8 +95,7 @@ def _restart(
         if now.at - history.attempts[-1] < pause:
             return history, ()
     if attempts >= settings.restarts_an_hour:
-        text = f"{why}; {attempts} restarts in an hour have not helped"
-        return replace(history, stopped=text, recovery=None), (Action("stop", text),)
+        return _stop(history, now, f"{why}; {attempts} restarts in an hour have not helped")
     # One that did not come back is tried again for the reason of the first.
     gone = history.recovery is not None and now.unit.active != "active"
     first = history.recovery.why if history.recovery is not None and gone else why
@@ -106,6 +106,22 @@ def _restart(
         waiting={},
     )
     return history, (Action("restart", why),)
+
+
+def _stop(history: History, now: Observation, text: str) -> tuple[History, tuple[Action, ...]]:
+    if stop_waits(history, now):
+        return history, ()
+    # Where it fails, the probe's "no" must go on to count in this container.
+    known = now.container if _proven(history, now) else history.proven
+    return replace(history, stopped=text, recovery=None, proven=known), (Action("stop", text),)
+
+
+def stop_waits(history: History, now: Observation) -> bool:
+    """Whether a stop has failed so lately that none is tried."""
+    if not history.unstopped:
+        return False
+    pause = STOP_PAUSE_SECONDS * 2.0 ** (len(history.unstopped) - 1)
+    return now.at - history.unstopped[-1][0] < min(pause, MOST_STOP_PAUSE_SECONDS)
 
 
 def recovery_of(history: History, now: Observation, settings: Settings) -> tuple[History, str]:

@@ -20,6 +20,8 @@ HOLD_SECONDS = 600  # how long an event (an OOM kill, a driver error) is a reaso
 MOST_EVENTS = 20  # that are reasons at a time, the latest: a storm of them fills no screen
 HOUR = 3600
 AGAIN = frozenset({125, 132, 134, 135, 136, 137, 139})  # RestartForceExitStatus of the lane's unit
+ENDED = 143  # by SIGTERM, as a stop does it; systemd does not start it again after that either
+OUT_SECONDS = 30  # an ask that is still out belongs to a silence no older than this
 OWN_START_SECONDS = 15  # after a crash: the start that follows is systemd's own
 
 
@@ -62,9 +64,16 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
     for name in died - history.dead:
         deaths[name] = (*deaths.get(name, ()), now.at)
     stopped, answered, proven = history.stopped, history.answered, history.proven
+    down = unit.active in ("inactive", "failed")
+    unstopped = tuple(one for one in history.unstopped if now.at - one[0] < HOUR and not down)
+    if stopped and not down:  # what has ended now was the stop
+        unstopped += tuple((now.at, done.error) for done in now.done if done.error)
+    over = down or any(not done.error for done in now.done)
+    if over and (stopped or history.unstopped):
+        crashes = ()  # they are dealt with: whoever starts the lane again gets as many anew
     if unit.active == "active":
         if not now.busy:
-            stopped = ""  # somebody has started it again
+            stopped = ""  # somebody has started it again, or it could not be stopped
         if not (now.router_fault or now.refusal or now.waiting):
             answered = unit.invocation
     probe = now.probe
@@ -81,11 +90,14 @@ def _remember(history: History, now: Observation, settings: Settings) -> History
         dead=died if now.models else history.dead,
         attempts=tuple(at for at in history.attempts if now.at - at < HOUR),
         stopped=stopped,
+        unstopped=unstopped,
         kept={
             **{name: at for name, at in history.kept.items() if now.at - at < KEPT_SECONDS},
             **{done.target: now.at for done in now.done if done.kind == "unload" and done.error},
         },
         answered=answered,
+        unanswered=now.at if now.router_fault else history.unanswered,
+        ran=unit.invocation if unit.active == "active" else history.ran,
         proven=proven,
         proven_full=full,
         full=probe.at if probe is not None and probe.full else history.full,
@@ -127,24 +139,31 @@ def _was_stopped(history: History, now: Observation) -> bool:
     """Whether the unit rests because somebody has stopped it, and not of itself.
 
     After a death by a signal, a time that ran out, or one of `AGAIN`, systemd starts it again: one that rests
-    all the same was to be stopped. (A stop ends the gate by a signal, and a router that answers by force.)
+    all the same was to be stopped. (A stop ends the gate by a signal, and a router by force if it must.) One
+    that `ENDED` was told to.
     """
     unit = now.unit
     if unit.active != "failed":
         return unit.active == "inactive" and unit.result == "success"
     # What the main process ended with is of this start only if it has run in it.
-    forced = unit.result == "exit-code" and unit.status in AGAIN and history.answered == unit.invocation != ""
-    return unit.result in ("signal", "core-dump", "timeout") or forced
+    ran = history.ran == unit.invocation != ""
+    forced = unit.result == "exit-code" and unit.status in (*AGAIN, ENDED)
+    return unit.result in ("signal", "core-dump", "timeout") or (ran and forced)
 
 
 def _let_go(history: History, text: str) -> tuple[History, str]:
     pending = history.recovery is not None
-    return replace(history, recovery=None, attempts=()), text if pending else ""
+    crashes = () if history.unstopped else history.crashes
+    history = replace(history, recovery=None, attempts=(), crashes=crashes, unstopped=())
+    return history, text if pending else ""
 
 
 def _raise(history: History, found: Mapping[str, Reason], now: Observation, settings: Settings) -> History:
     """Hysteresis: a reason counts once it has lasted, and counts until it has been away for a while."""
     waiting: dict[str, tuple[float, int]] = {}
+    silence = history.waiting.get("router.silent")
+    if silence is not None and now.waiting and now.at - history.unanswered <= OUT_SECONDS:
+        waiting["router.silent"] = silence  # an ask that is still out ends no silence: an answer does
     raised = dict(history.raised)
     for key, reason in found.items():
         since, looks = history.waiting.get(key, (now.at, 0))

@@ -58,6 +58,7 @@ def _history(kept: dict[str, Any]) -> History:
         proven_full=str(kept["proven_full"]),
         invocation=str(kept["invocation"]),
         answered=str(kept["answered"]),
+        ran=str(kept.get("ran", "")),
         container=str(kept["container"]),
         recovery=None
         if recovery is None
@@ -110,6 +111,7 @@ def to_remember(history: History, told: Told) -> str:
         "proven_full": history.proven_full,
         "invocation": history.invocation,
         "answered": history.answered,
+        "ran": history.ran,
         "container": history.container,
         "recovery": None
         if recovery is None

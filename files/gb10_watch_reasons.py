@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gb10_watch_actions import proven, unload_candidate
+from gb10_watch_actions import proven, stop_waits, unload_candidate
 from gb10_watch_speed import slow_reason
 from gb10_watch_state import DEGRADED, FAILED, Event, History, Model, Observation, Reason, Settings
 
@@ -63,6 +63,9 @@ def _lane_reasons(history: History, now: Observation, settings: Settings) -> Ite
         text = f"the unit has been {unit.active} for long: it does not serve"
         key = "lane.stopping" if unit.active == "deactivating" else "lane.starting"
         yield Reason(key, FAILED, text, _start_seconds(settings))
+    elif stop_waits(history, now):
+        text = f"the watch could not stop the lane ({history.unstopped[-1][1]}): it tries again"
+        yield Reason("lane.unstopped", FAILED, text)
     if history.recovery is not None:
         text = f"restarted by the watch ({history.recovery.why}): whether it helped is not known yet"
         yield Reason("lane.recovering", DEGRADED, text)

@@ -224,9 +224,12 @@ class History:
     restarts: int | None = None  # its count of them
     attempts: tuple[float, ...] = ()  # restarts by the watch
     stopped: str = ""  # why the watch stopped the lane
+    unstopped: tuple[tuple[float, str], ...] = ()  # its stops that have failed: when, and why
     kept: Mapping[str, float] = field(default_factory=dict)  # model to when its unload has failed
     recovery: Recovery | None = None
     answered: str = ""  # the invocation of the unit whose router has answered
+    unanswered: float = float("-inf")  # when the router last gave no answer
+    ran: str = ""  # the invocation of the unit in which the main process has run
     invocation: str = ""  # of the unit at the last look, and the container in it
     container: str = ""
     full: float = float("-inf")  # when llama.cpp itself was last asked for the accelerator

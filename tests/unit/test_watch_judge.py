@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from gb10_watch_judge import AGAIN
@@ -186,6 +187,62 @@ def test_a_lane_that_does_not_come_back_is_tried_again_and_then_left(lane: Lane)
     assert lane.verdicts[-1].actions[0].reason.count("did not come back") == 1
 
 
+def _stops(lane: Lane, seconds: float) -> list[float]:
+    """When a stop was asked for, none of which succeeds."""
+    times: list[float] = []
+    done: tuple[Done, ...] = ()
+    began = lane.at
+    while lane.at - began < seconds:
+        verdict = lane.see(done=done)
+        done = tuple(Done(kind, "", "Connection refused") for kind in kinds(verdict))
+        times += [lane.at] * kinds(verdict).count("stop")
+    return times
+
+
+def test_a_stop_that_fails_is_tried_again_ever_more_rarely(lane: Lane) -> None:
+    lane.probe = lane.devices = "no"
+    times = _stops(lane, 1500)
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses == [65, 125, 245, 485]
+    lane.see_for(30)
+    assert lane.verdicts[-1].state == FAILED
+    assert "could not stop the lane (Connection refused)" in lane.verdicts[-1].reasons[0].text
+
+
+def test_a_stop_that_fails_in_another_container_is_tried_again_too(lane: Lane) -> None:
+    lane.probe = lane.devices = "no"
+    for number in range(3):
+        lane.until(acts("restart"))
+        lane.restarted(invocation=f"try {number}", container=f"{number}" * 64)
+        lane.see(done=(Done("restart", ""),))
+    assert len(_stops(lane, 450)) == 3
+
+
+def test_a_crash_loop_whose_stop_fails_is_not_forgotten(lane: Lane) -> None:
+    lane.unit = replace(lane.unit, restarts=6)
+    assert len(_stops(lane, 300)) == 3
+    assert {verdict.state for verdict in lane.verdicts[-50:]} == {FAILED}
+
+
+@pytest.mark.parametrize("between", [True, False])
+@pytest.mark.parametrize("cause", ["lost", "crashes"])
+def test_who_starts_a_lane_anew_that_could_not_be_stopped_finds_no_word_of_it(
+    lane: Lane, cause: str, between: bool
+) -> None:
+    if cause == "lost":
+        lane.probe = lane.devices = "no"
+    else:
+        lane.unit = replace(lane.unit, restarts=6)
+    assert _stops(lane, 400)
+    lane.probe = lane.devices = "yes"
+    if between:
+        lane.unit = replace(lane.unit, active="inactive")
+        lane.see(models=(), probe=None)
+    lane.restarted(invocation="person", container="e" * 64, restarts=0)
+    assert lane.until(lambda verdict: verdict.state == HEALTHY) <= 30
+    assert not any(verdict.actions for verdict in [lane.see() for _ in range(100)])
+
+
 def test_a_lane_that_is_started_again_after_a_stop_is_watched_as_before(lane: Lane) -> None:
     lane.change(holder="")
     for _ in range(3):
@@ -252,6 +309,32 @@ def test_a_router_that_is_slow_once_is_no_fault(lane: Lane) -> None:
     for _ in range(20):
         lane.see_for(15, models=(), router_fault="nothing in 4 s")
         lane.see()
+    assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
+
+
+def test_a_router_that_hangs_is_restarted_though_each_ask_takes_a_while_to_fail(lane: Lane) -> None:
+    first = lane.at
+    while not lane.verdicts[-1].actions:
+        lane.see(waiting=True)  # the models are as they were, without figures
+        lane.see(models=(), router_fault="GET /models got no answer in 3 s")
+        assert lane.at - first < 60
+    assert kinds(lane.verdicts[-1]) == ["restart"]
+
+
+def test_a_router_that_hangs_from_its_start_has_as_long_as_one_that_refuses(lane: Lane) -> None:
+    lane.restarted()
+    first = lane.at
+    while not lane.verdicts[-1].actions:
+        lane.see(models=(), waiting=True)
+        lane.see(models=(), router_fault="nothing in 5 s")
+        assert lane.at - first < 300
+    assert 180 <= lane.at - first <= 200
+
+
+def test_one_slow_answer_among_late_ones_is_no_silence(lane: Lane) -> None:
+    for _ in range(20):
+        lane.see(models=(), router_fault="GET /models got no answer in 3 s")
+        lane.see_for(60, waiting=True)
     assert {verdict.state for verdict in lane.verdicts} == {HEALTHY}
 
 
@@ -522,6 +605,7 @@ def test_a_lane_that_somebody_stops_during_a_recovery_stays_stopped(lane: Lane) 
         ({"result": "signal"}, False),  # in the gate
         ({"result": "timeout"}, False),
         ({"result": "exit-code", "status": 137}, False),  # a router that had to be killed
+        ({"result": "exit-code", "status": 143}, False),  # one that went by SIGTERM
         ({"result": "exit-code", "status": 1}, True),  # the gate has refused
         ({"result": "start-limit-hit", "status": 137}, True),
     ],
@@ -534,6 +618,22 @@ def test_a_stop_that_leaves_the_unit_failed_is_a_stop(
     lane.unit = replace(lane.unit, active="failed", **values)
     lane.see_for(120, models=(), probe=None, container="", done=())
     assert any(kinds(verdict) == ["restart"] for verdict in lane.verdicts[first:]) == acted
+
+
+@pytest.mark.parametrize("status", [137, 143])
+def test_who_stops_a_lane_whose_router_has_not_answered_yet_finds_it_stopped(lane: Lane, status: int) -> None:
+    lane.until(acts("restart"), models=(), router_fault="nothing in 9 s")
+    lane.see(busy=True, models=(), probe=None)
+    lane.restarted()
+    lane.see(done=(Done("restart", ""),), models=(), router_fault="refused", probe=None)
+    first = len(lane.verdicts)
+    lane.unit = replace(lane.unit, active="deactivating")
+    lane.see_for(30, models=(), probe=None)
+    lane.unit = replace(lane.unit, active="failed", result="exit-code", status=status)
+    verdict = lane.see(models=(), probe=None, container="")
+    assert verdict.recovered == "somebody has stopped the lane"
+    lane.see_for(600, models=(), probe=None, container="")
+    assert not any(verdict.actions for verdict in lane.verdicts[first:])
 
 
 def test_a_refusal_of_the_gate_after_a_router_that_was_killed_is_no_stop(lane: Lane) -> None:

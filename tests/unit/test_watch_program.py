@@ -255,6 +255,7 @@ def test_how_often_it_has_acted_outlives_a_restart(tmp_path: Path) -> None:
         proven_full="c",
         invocation="i",
         answered="i",
+        ran="i",
         container="c",
         recovery=Recovery(2.0, "w", proven=True, ended=True),
         raised={"oom:x": Raised(Reason("oom:x", "degraded", "killed"), 1.0, 2.0)},
