@@ -19,7 +19,6 @@ from pyinfra.api.exceptions import PyinfraError
 ASK_SECONDS = 60
 LOAD_SECONDS = 900  # a 50 GB model from a slow disk
 SILENT_SECONDS = 600  # eight prompts of 20,000 tokens, before the last one's first token
-SLOWEST = 3.0  # tok/s: a large dense model has 8; an answer that is not streamed is silent until its end
 POLL_SECONDS = 0.05
 ANSWER_BYTES = 64 << 20
 LOADED = "loaded"
@@ -209,12 +208,18 @@ class Router:
         self, model: str, messages: Sequence[Mapping[str, Any]], tokens: int, **more: Any
     ) -> dict[str, Any]:
         """The assistant's message of one chat, with ``finish_reason`` added."""
-        body = {"model": model, "messages": list(messages), "max_tokens": tokens, "temperature": 0, **more}
-        answer = self.ask("POST", "/v1/chat/completions", body, SILENT_SECONDS + tokens / SLOWEST)
+        # Streamed: one that is not is worked at to its end, also when nobody waits for it any more.
+        body = {
+            "model": model,
+            "messages": list(messages),
+            "max_tokens": tokens,
+            "temperature": 0,
+            "stream": True,
+            **more,
+        }
         try:
-            choice = answer["choices"][0]
-            return {**choice["message"], "finish_reason": choice.get("finish_reason")}
-        except (KeyError, TypeError, IndexError):
+            return _message_of(self.stream("/v1/chat/completions", body))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             raise RouterFault("the chat completion has no choice: is this llama.cpp?") from None
 
     def ask(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> Any:
@@ -305,6 +310,28 @@ def _state(status: Mapping[str, Any]) -> ModelState:
     return ModelState(
         str(status["value"]), bool(status.get("failed", False)), code if isinstance(code, int) else None
     )
+
+
+def _message_of(events: Iterator[Mapping[str, Any]]) -> dict[str, Any]:
+    """The message that the pieces of a streamed chat make."""
+    content: list[str] = []
+    calls: dict[int, dict[str, Any]] = {}
+    reason = None
+    for event in events:
+        for choice in event["choices"][:1]:
+            delta = choice["delta"]
+            content.append(delta.get("content") or "")
+            for piece in delta.get("tool_calls") or ():
+                call = calls.setdefault(int(piece["index"]), {"type": "function", "function": {}})
+                if piece.get("id"):
+                    call["id"] = piece["id"]
+                for key, text in piece.get("function", {}).items():
+                    call["function"][key] = call["function"].get(key, "") + text
+            reason = choice.get("finish_reason") or reason
+    if reason is None:
+        raise ValueError("no end")
+    made = {"tool_calls": [calls[index] for index in sorted(calls)]} if calls else {}
+    return {"role": "assistant", "content": "".join(content), **made, "finish_reason": reason}
 
 
 def _speed(value: Any) -> float:

@@ -269,8 +269,7 @@ def _measured(
                     _say(fault)
     failed = faults or not path or any(found.faults for found in result.models.values())
     if stopped:
-        as_it_was = f"The box is {'not ' if faults else ''}as it was"
-        _say(f"Interrupted. {as_it_was}; {_where_it_is(result, path)}")
+        _say(f"Interrupted. The box is {'not ' if faults else ''}as it was.")
         return result, path, STATUS
     return result, path, 1 if failed else 0
 

@@ -13,6 +13,7 @@ from typing import Any
 
 GOLDEN = Path(__file__).parent / "golden" / "router"
 KEY = "a-key-of-the-tests"
+CHATS = "POST /v1/chat/completions"
 CHAT = json.loads((GOLDEN / "chat-tiny-a.json").read_text())
 
 
@@ -58,6 +59,9 @@ class Router:
             found = found.answers.pop(0) if len(found.answers) > 1 else found.answers[0]
         if callable(found):
             found(handler)
+            return
+        if line == CHATS and "choices" in found and self.asked[-1][1].get("stream"):
+            stream(*pieces(found["choices"][0]))(handler)
             return
         status, content = found if isinstance(found, tuple) else (200, found)
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -122,6 +126,25 @@ def raw(*pieces: bytes, pause: float = 0.0) -> Callable[[BaseHTTPRequestHandler]
             time.sleep(pause)
 
     return write
+
+
+def pieces(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A chat's answer as llama.cpp streams it; a call's arguments come in several pieces."""
+    message = choice["message"]
+    content = message.get("content") or ""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None}]
+    deltas += [{"content": content[at : at + 7]} for at in range(0, len(content), 7)]
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        middle = len(arguments) // 2
+        head = {"name": name, "arguments": arguments[:middle]}
+        deltas.append(
+            {"tool_calls": [{"index": index, "id": call.get("id"), "type": "function", "function": head}]}
+        )
+        deltas.append({"tool_calls": [{"index": index, "function": {"arguments": arguments[middle:]}}]})
+    for delta in deltas:
+        yield {"choices": [{"index": 0, "finish_reason": None, "delta": delta}]}
+    yield {"choices": [{"index": 0, "finish_reason": choice.get("finish_reason") or "stop", "delta": {}}]}
 
 
 def stream(*events: Any, done: bool = True) -> Callable[[BaseHTTPRequestHandler], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,8 @@ from pyinfra.api.exceptions import PyinfraError
 from gb10.bench.residents import put_back, residents
 from gb10.bench.router import Router as RouterClient
 from gb10.bench.router import RouterFault
-from tests.unit.bench_runs import Models, connected, wire
-from tests.unit.router_server import GOLDEN, KEY, Router, Turns, models, raw, running, states, stream
+from tests.unit.bench_runs import Models, connected
+from tests.unit.router_server import CHATS, GOLDEN, KEY, Router, Turns, models, raw, running, states, stream
 
 TIMINGS = {"prompt_n": 3, "predicted_n": 2, "prompt_per_second": 10.0, "predicted_per_second": 5.0}
 END = {"content": "", "stop": True, "timings": TIMINGS}
@@ -83,18 +84,53 @@ def test_less_than_was_asked_is_no_figure(server: Router, timings: dict[str, int
         connected(server).complete("tiny-a", [1, 2, 3], 2)
 
 
-def test_a_long_answer_at_a_slow_speed_is_waited_for(server: Router) -> None:
-    server.answers["POST /v1/chat/completions"] = {"choices": [{"message": {"content": "x"}}]}
-    waited: list[float] = []
-    to_server = wire(server)
+def recorded_chat(name: str) -> tuple[dict[str, Any], ...]:
+    lines = (GOLDEN / name).read_text().splitlines()
+    return tuple(json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {"))
 
-    def patient(timeout: float) -> Any:
-        waited.append(timeout)
-        return to_server(timeout)
 
-    RouterClient(patient, KEY).chat("tiny-a", [], 8192)
-    # A dense model of 31B generates about 8 tokens each second, and nothing comes before the last.
-    assert waited[0] > 8192 / 8
+def test_a_chat_is_put_together_from_its_pieces(server: Router) -> None:
+    server.answers[CHATS] = stream(*recorded_chat("chat-stream-tiny-a.txt"))
+    message = connected(server).chat("tiny-a", [], 4)
+    assert message == {"role": "assistant", "content": "@@@@", "finish_reason": "length"}
+    assert server.asked[-1][1]["stream"] is True
+
+
+def test_calls_in_pieces(server: Router) -> None:
+    calls = [
+        {"id": number, "type": "function", "function": {"name": "f", "arguments": f'{{"a": {number}}}'}}
+        for number in ("1", "2")
+    ]
+    server.answers[CHATS] = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    assert connected(server).chat("tiny-a", [], 4)["tool_calls"] == calls
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [{"choices": []}],
+        [{}],
+        [{"choices": 5}],
+        [{"choices": [{"delta": None}]}],
+        [{"choices": [{"delta": {"content": 5}}]}],
+        [{"choices": [{"delta": {"tool_calls": [{"index": "x"}]}}]}],
+        [{"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": 5}}]}}]}],
+    ],
+)
+def test_a_chat_that_is_none(server: Router, events: list[dict[str, Any]]) -> None:
+    server.answers[CHATS] = stream(*events)
+    with pytest.raises(RouterFault, match="has no choice"):
+        connected(server).chat("tiny-a", [], 4)
+
+
+def test_a_chat_that_breaks_off(server: Router) -> None:
+    server.answers[CHATS] = stream(*recorded_chat("chat-stream-tiny-a.txt")[:2], done=False)
+    with pytest.raises(RouterFault, match="cut off"):
+        connected(server).chat("tiny-a", [], 4)
+    server.answers[CHATS] = stream({"error": {"message": "no room"}})
+    with pytest.raises(RouterFault, match="no room"):
+        connected(server).chat("tiny-a", [], 4)
 
 
 def test_a_way_that_is_refused_is_a_fault_of_the_router(server: Router) -> None:
