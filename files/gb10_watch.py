@@ -23,6 +23,7 @@ from typing import Any
 
 import gb10_router as router
 import gb10_watch_kernel as kernel
+import gb10_watch_signals as signals
 from gb10_watch_eyes import Eyes, ask_hand
 from gb10_watch_judge import judge
 from gb10_watch_memory import Told, remembered, to_remember
@@ -43,6 +44,7 @@ from gb10_watch_state import (
     Done,
     Observation,
     Settings,
+    Unit,
     Verdict,
 )
 
@@ -89,6 +91,7 @@ class Watch:
         self.stale: frozenset[str] = frozenset()
         self.looks, self.began = 0, clock_text()
         self._kept = ""
+        self._unwritten: set[str] = set()  # files, as far as they could not be written
 
     def look(self) -> Verdict:
         """Look, judge, act, tell."""
@@ -99,6 +102,8 @@ class Watch:
             self._ended(done, now, verdict)
         if verdict.recovered:
             self._outcome("restart", "", verdict.recovered, now, verdict)
+        if verdict.actions:
+            self._remember(verdict)  # before: a watch that dies over it has counted it
         for action in verdict.actions:
             self._begin(action, now, verdict)
         if verdict.canaries:
@@ -113,14 +118,20 @@ class Watch:
         entry = {"action": action.kind, "target": action.target, "reason": action.reason}
         self.record.add({**entry, "before": brief(now, verdict)})
         self._notify({"event": "action", **entry}, verdict)
-        self.eyes.jobs.start("action", lambda: self._perform(action))
+        self.eyes.jobs.start("action", lambda: self._perform(action, now.unit))
 
-    def _perform(self, action: Action) -> Done:
-        """Beside the loop. Never raises what the loop would not understand."""
+    def _perform(self, action: Action, judged: Unit) -> Done:
+        """Beside the loop. Never raises what the loop would not understand. ``judged``: the unit as it was."""
         try:
             if action.kind == "unload":
                 self._unload(action.target)
                 return Done(action.kind, action.target)
+            if action.kind == "restart":
+                unit = signals.unit_of(f"{self.lane['lane']}.service")
+                # A look takes seconds. Whoever has stopped or started the lane meanwhile keeps what he has.
+                same = (unit.active, unit.invocation) == (judged.active, judged.invocation)
+                if not same and unit.active != "unknown":
+                    return Done("restart", "", f"the unit has changed meanwhile, and is {unit.active} now")
             answer = ask_hand(self.config["socket"], action.kind, ACTION_SECONDS)
             error = "" if answer.get("answer") == "yes" else str(answer.get("text") or "no reason given")
         except (OSError, ValueError, router.RouterError) as fault:
@@ -183,14 +194,30 @@ class Watch:
         }
         told = document(now, verdict, self.config, kernel.memory(), extra)
         run = self.config["run"]
-        write_file(f"{run}/status.json", json.dumps(told) + "\n")
-        write_file(f"{run}/gb10.prom", prometheus(now, verdict, self.config, self.counts))
-        kept = to_remember(verdict.history, Told(self.state, self.since, self.keys))
-        if kept != self._kept:
-            write_file(self.state_file, kept)
-            self._kept = kept
+        self._write(f"{run}/status.json", json.dumps(told) + "\n")
+        self._write(f"{run}/gb10.prom", prometheus(now, verdict, self.config, self.counts))
+        self._remember(verdict)
         shown = f"{verdict.state}{': ' if words else ''}{router.one_line(words)[:200]}"
         systemd(f"READY=1\nWATCHDOG=1\nSTATUS={shown}\n")
+
+    def _remember(self, verdict: Verdict) -> None:
+        kept = to_remember(verdict.history, Told(self.state, self.since, self.keys))
+        if kept != self._kept and self._write(self.state_file, kept):
+            self._kept = kept
+
+    def _write(self, path: str, text: str) -> bool:
+        """Whether it was written. A disk that is full keeps nobody from looking and acting."""
+        try:
+            write_file(path, text)
+        except OSError as error:
+            if path not in self._unwritten:
+                say(4, f"{path} cannot be written: {error.strerror}")
+            self._unwritten.add(path)
+            return False
+        if path in self._unwritten:
+            say(5, f"{path} can be written again")
+            self._unwritten.remove(path)
+        return True
 
     def _notify(self, message: dict[str, Any], verdict: Verdict) -> None:
         self.notifier.tell(

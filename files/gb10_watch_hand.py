@@ -8,7 +8,8 @@ It reads one word from each connection and answers with one JSON object {"answer
               unknown (it could not be run)
   devices     the same with llama.cpp's own list of devices, which takes longer
   processes   run the command that lists the accelerator's users: yes with its output, or unknown
-  restart     restart the lane's unit: yes, or no with the reason
+  restart     restart the lane's unit, which stays stopped where somebody has stopped it meanwhile: yes, or no
+              with the reason
   stop        stop it
 Whatever else comes in, however it is written, is refused: nothing of a caller gets into a command line.
 Each word is done beside the others, once at a time: a driver that hangs keeps no restart away. It ends when
@@ -18,6 +19,7 @@ nobody has asked for a while; the socket starts it again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -37,15 +39,19 @@ AGAIN_SECONDS = 1.0
 RESTART_SECONDS = 300.0
 KILL_SECONDS = 0.5
 MOST_RESTARTS = 10  # an hour, whoever asks: the last door against a watch that has gone mad
+KEPT_BYTES = 512  # far more than that many times take, and less than the least a disk gives out
 MOST_CONNECTIONS = 16
 # Docker, runc and what is between them speak here, and not the probe.
 _NOT_THE_PROBE = re.compile(
     r"OCI runtime|Error response from daemon|error during connect|Cannot connect to the Docker|rpc error"
     r"|No such container|permission denied while trying to connect"
     r"|context (?:deadline|canceled)|unable to upgrade to"
-    # And this says nothing of the accelerator.
-    r"|out of memory",
-    re.IGNORECASE,
+    # Docker's client has crashed.
+    r"|unable to find user|fatal error: |^panic: |runtime/cgo|^goroutine \d+ \["
+    # And what is used up says nothing of the accelerator.
+    r"|out of memory|Cannot allocate memory|Cannot fork|Too many open files|Resource temporarily unavailable"
+    r"|No space left on device",
+    re.IGNORECASE | re.MULTILINE,
 )
 # The probe's program was found, and the driver's library was not.
 _NO_LIBRARY = "error while loading shared libraries"
@@ -128,9 +134,11 @@ class Hand:
     def __init__(self, config: dict[str, Any], lane: dict[str, Any]) -> None:
         self.config, self.lane = config, lane
         self.unit = f"{lane['lane']}.service"
-        self.restarts: list[float] = []
+        self.restarts = self._kept()
         self._at_work: set[str] = set()
         self._lock = threading.Lock()
+        with contextlib.suppress(OSError):  # to have its room before a disk is full
+            self._keep()
 
     def at_work(self) -> bool:
         """True while something is done, or hangs."""
@@ -176,10 +184,17 @@ class Hand:
         if len(self.restarts) >= MOST_RESTARTS:
             return {"answer": "no", "text": f"{MOST_RESTARTS} restarts in an hour are enough"}
         self.restarts.append(now)
-        self._keep()
+        try:
+            self._keep()
+        except OSError as error:
+            # Its number would be forgotten when this program ends, and there would be no bound.
+            path = self.config["restarts_file"]
+            return {"answer": "no", "text": f"a restart cannot be counted ({path}: {error.strerror})"}
+        _, state = run(["systemctl", "is-active", self.unit], 30)
         # The unit's start limit is there for crashes: it must not count these.
         run(["systemctl", "reset-failed", self.unit], 30)
-        return self.systemctl("restart")
+        # One that somebody has stopped, or is stopping, systemd itself leaves as it is.
+        return self.systemctl("restart" if state.strip() == "failed" else "try-restart")
 
     def _kept(self) -> list[float]:
         """The restarts of before this program was started, times of this boot's clock."""
@@ -190,14 +205,15 @@ class Hand:
             return []
 
     def _keep(self) -> None:
-        path = self.config["restarts_file"]
+        """Write them down. Raises OSError."""
+        # Over what is there: that takes no room, and a disk that others have filled keeps no restart away.
+        file = os.open(self.config["restarts_file"], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            with open(f"{path}.new", "w", encoding="ascii") as file:
-                json.dump(self.restarts, file)
-            os.replace(f"{path}.new", path)
-        except OSError as error:
-            # Better once too often than never.
-            print(f"<4>{path} cannot be written: {error.strerror}", flush=True)
+            text = json.dumps(self.restarts).ljust(KEPT_BYTES)
+            if os.pwrite(file, text.encode("ascii"), 0) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
 
     def systemctl(self, verb: str) -> dict[str, str]:
         status, output = run(["systemctl", verb, self.unit], RESTART_SECONDS)

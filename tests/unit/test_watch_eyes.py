@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -89,13 +90,52 @@ def test_the_probe_has_its_own_rhythm(looking: eyes.Eyes, hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("answer", ["unknown", "gone", "odd"])
-def test_a_probe_that_cannot_be_run_is_not_piled_up(looking: eyes.Eyes, hand: Hand, answer: str) -> None:
+def test_a_probe_that_fails_at_once_is_tried_again_in_its_rhythm(
+    looking: eyes.Eyes, hand: Hand, answer: str
+) -> None:
     hand.answer = answer
     seen = look_for(looking, 180)
-    assert hand.probes() == 3
+    assert hand.probes() == 18
     assert seen.probe is not None
     assert seen.probe.answer == "unknown"
     assert seen.probe.text
+
+
+def test_a_probe_that_hangs_is_not_piled_up(
+    looking: eyes.Eyes, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eyes, "PROBE_SECONDS", 0.01)
+    free, asked = threading.Event(), list[str]()
+
+    def hangs(path: str, verb: str, timeout: float) -> dict[str, Any]:
+        asked.append(verb)
+        if verb == "probe":
+            free.wait(10)
+        return {"answer": "unknown", "text": "docker has not ended after 15 s"}
+
+    monkeypatch.setattr(eyes, "ask_hand", hangs)
+    look_for(looking, 20)
+    free.set()
+    looking.jobs._threads["probe"].join(5)
+    look_for(looking, 40, at=1020.0)  # until 60 s after it was asked
+    assert asked.count("probe") == 1
+    look_for(looking, 5, at=1060.0)
+    assert asked.count("probe") == 2
+
+
+def test_a_loss_behind_a_moment_without_docker_is_seen_in_time(looking: eyes.Eyes, hand: Hand) -> None:
+    hand.answer = "unknown"
+    looking.look(1000.0)
+    hand.answer = "no"
+    seen = look_for(looking, 15, at=1000.0)
+    assert seen.probe is not None
+    assert seen.probe.answer == "no"
+
+
+def test_looks_that_come_a_moment_early_keep_the_probes_rhythm(looking: eyes.Eyes, hand: Hand) -> None:
+    for look in range(20):
+        looking.look(1000.0 + 5 * look - 0.001 * look)
+    assert hand.probes() == 10
 
 
 def test_a_new_container_is_looked_at_at_once(looking: eyes.Eyes, hand: Hand, tmp_path: Path) -> None:
@@ -133,6 +173,84 @@ def test_while_an_action_runs_nothing_is_probed_and_after_it_all_is_looked_at_an
     assert seen.done == (Done("restart", ""),)
     assert not seen.busy
     assert hand.probes() == 2
+
+
+def loaded(looking: eyes.Eyes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with its process in the container."""
+    monkeypatch.setattr(signals, "router_models", lambda *_: (Model("big", "loaded", tokens=1.0),))
+    monkeypatch.setattr(signals, "holder_of", lambda *_: "has it mapped")
+    folder = tmp_path / "proc/21"
+    folder.mkdir()
+    (folder / "cmdline").write_text("llama-server\0--alias\0big\0")
+    (tmp_path / "sys/fs/cgroup" / looking_cgroup() / "cgroup.procs").write_text("9\n21\n")
+
+
+def looking_cgroup() -> str:
+    return CGROUP.format("a" * 64).lstrip("/")
+
+
+def hang(path: Path) -> None:
+    """What is read here does not come: its process's memory map is locked by a driver that hangs."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def test_a_child_whose_memory_map_is_locked_holds_no_look_up(
+    looking: eyes.Eyes, hand: Hand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eyes, "PROC_SECONDS", 0.2)
+    loaded(looking, tmp_path, monkeypatch)
+    (model,) = looking.look(1000.0).models
+    assert (model.pid, model.holder) == (21, "has it mapped")
+    hang(tmp_path / "proc/21/cmdline")
+    hand.answer = "no"
+    began = time.monotonic()
+    seen = look_for(looking, 60, at=1005.0)
+    assert time.monotonic() - began < 2, "it is waited for once"
+    (model,) = seen.models
+    assert (model.pid, model.holder) == (21, None), "it is there, and not known"
+    assert seen.probe is not None
+    assert seen.probe.answer == "no", "the probe goes on"
+    assert "/proc" in seen.blind["the models' processes"]
+    # It goes on once the map is free.
+    with (tmp_path / "proc/21/cmdline").open("w") as file:
+        file.write("llama-server\0--alias\0big\0")
+    (tmp_path / "proc/21/cmdline").unlink()
+    (tmp_path / "proc/21/cmdline").write_text("llama-server\0--alias\0big\0")
+    looking.jobs._threads["children"].join(5)
+    seen = looking.look(1100.0)
+    assert seen.models[0].holder == "has it mapped"
+    assert "the models' processes" not in seen.blind
+
+
+def test_a_strangers_memory_map_that_is_locked_hides_other_strangers_only(
+    looking: eyes.Eyes, hand: Hand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eyes, "PROC_SECONDS", 0.2)
+    looking.config |= {"rivals": ["vllm"]}  # type: ignore[operator]
+    (tmp_path / "proc/123").mkdir()
+    hang(tmp_path / "proc/123/cmdline")
+    (tmp_path / "proc/123/cgroup").write_text("0::/user.slice\n")
+    began = time.monotonic()
+    seen = look_for(looking, 60)
+    assert time.monotonic() - began < 2
+    assert seen.container == "a" * 64
+    assert seen.rivals == ()
+    assert "/proc" in seen.blind["other programs"]
+    (tmp_path / "proc/123/cmdline").open("w").close()
+
+
+def test_what_came_too_late_for_its_look_is_not_taken_for_another(
+    looking: eyes.Eyes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eyes, "PROC_SECONDS", 0.05)
+    loaded(looking, tmp_path, monkeypatch)
+    looking.look(1000.0)
+    monkeypatch.setattr(signals, "holder_of", lambda *_: time.sleep(0.2) or "as it was")
+    assert looking.look(1005.0).models[0].holder is None
+    looking.jobs._threads["children"].join(5)
+    monkeypatch.setattr(signals, "holder_of", lambda *_: "")
+    assert looking.look(1010.0).models[0].holder == ""
 
 
 def test_an_action_that_broke_is_told(looking: eyes.Eyes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -29,6 +30,13 @@ LANE = {"lane": "llamacpp-playground"}
 UNIT = "llamacpp-playground.service"
 
 
+@pytest.fixture(autouse=True)
+def restarts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "kept.json"
+    monkeypatch.setitem(CONFIG, "restarts_file", str(path))
+    return path
+
+
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that were run; each succeeds and prints a GPU."""
@@ -53,8 +61,9 @@ def test_the_verbs(ran: list[list[str]]) -> None:
         ["docker", "exec", "llamacpp-playground", "nvidia-smi", "-L"],
         ["docker", "exec", "llamacpp-playground", "llama-server", "--list-devices"],
         ["nvidia-smi", "--query-compute-apps=pid"],
+        ["systemctl", "is-active", UNIT],
         ["systemctl", "reset-failed", UNIT],
-        ["systemctl", "restart", UNIT],
+        ["systemctl", "try-restart", UNIT],
         ["systemctl", "stop", UNIT],
     ]
 
@@ -76,10 +85,53 @@ def test_a_loss_needs_a_second_witness(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.Hand(CONFIG, LANE).answer("probe")["answer"] == "no"
 
 
-def test_there_is_an_end_to_restarts_also_where_their_count_cannot_be_kept(ran: list[list[str]]) -> None:
-    hand = program.Hand(CONFIG, LANE)
-    answers = [hand.answer("restart")["answer"] for _ in range(program.MOST_RESTARTS + 3)]
-    assert answers == ["yes"] * program.MOST_RESTARTS + ["no"] * 3
+def test_a_restart_that_cannot_be_counted_is_refused(ran: list[list[str]], tmp_path: Path) -> None:
+    config = CONFIG | {"restarts_file": str(tmp_path / "no-folder/restarts.json")}
+    for _ in range(3):  # lives of the program: it ends when nobody asks
+        answer = program.Hand(config, LANE).answer("restart")
+        assert answer["answer"] == "no"
+        assert "cannot be counted" in answer["text"]
+    assert ran == []
+
+
+def test_a_full_disk_keeps_no_restart_away(
+    ran: list[list[str]], restarts_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.Hand(CONFIG, LANE)
+    size = restarts_file.stat().st_size
+    opened = os.open
+
+    def no_room(path: str, flags: int, mode: int = 0o777) -> int:
+        if not Path(path).exists() or flags & os.O_TRUNC:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(program.os, "open", no_room)
+    answers = [program.Hand(CONFIG, LANE).answer("restart")["answer"] for _ in range(12)]
+    assert answers == ["yes"] * program.MOST_RESTARTS + ["no"] * 2
+    assert restarts_file.stat().st_size == size, "it is written over itself"
+
+
+@pytest.mark.parametrize(
+    ("state", "verb"),
+    [("active", "try-restart"), ("inactive", "try-restart"), ("deactivating", "try-restart"),
+     ("failed", "restart"), ("", "try-restart")],
+)  # fmt: skip
+def test_what_somebody_has_stopped_is_not_started(
+    monkeypatch: pytest.MonkeyPatch, state: str, verb: str
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: Any, timeout: float) -> tuple[int, str]:
+        commands.append(list(command))
+        return (0 if state == "active" else 3, f"{state}\n") if "is-active" in command else (0, "")
+
+    monkeypatch.setattr(program, "run", run)
+    assert program.Hand(CONFIG, LANE).answer("restart")["answer"] == "yes"
+    # systemd itself leaves a unit alone that rests or is being stopped.
+    assert commands == [
+        ["systemctl", "is-active", UNIT], ["systemctl", "reset-failed", UNIT], ["systemctl", verb, UNIT],
+    ]  # fmt: skip
 
 
 def test_how_often_it_has_restarted_outlives_the_program(tmp_path: Path, ran: list[list[str]]) -> None:
@@ -124,6 +176,7 @@ listener = socket.socket(socket.AF_UNIX)
 listener.bind(path)
 listener.listen()
 config = {"processes": {"command": ["sleep", "30"]}, "probe": {"command": ["true"], "expect": ""}}
+config["restarts_file"] = path + ".json"
 hand.Hand.systemctl = lambda self, verb: {"answer": "yes", "text": "did " + verb}
 served = (hand.Hand(config, {"lane": "x"}), listener, [os.getuid()], 0.2)
 serving = threading.Thread(target=hand.serve, args=served, daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import json
 import re
@@ -21,7 +22,7 @@ import gb10_watch_report as report
 import gb10_watch_signals as signals
 import pytest
 from gb10_watch_memory import Told, remembered, to_remember
-from gb10_watch_state import History, Observation, Raised, Reason, Recovery, Unit, Verdict
+from gb10_watch_state import Action, History, Observation, Raised, Reason, Recovery, Unit, Verdict
 
 from gb10.rendering import TOP
 from gb10.watch_config import Baseline, watch_config
@@ -219,6 +220,76 @@ def test_an_action_is_recorded_before_and_after(watch: program.Watch, tmp_path: 
     assert "No such file" in lines[1]["result"], "the hand is not there: that is said too"
     assert "after" in lines[1]
     assert written(tmp_path)["actions"][0]["action"] == "stop"
+
+
+def full(path: str, text: str) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_files_that_cannot_be_written_blind_nobody_and_it_is_said_once(
+    watch: program.Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(signals, "holder_of", lambda *_: "")
+    watch.eyes._find_container = lambda: None  # type: ignore[method-assign]
+    watch.eyes.cgroup = "/x"
+    monkeypatch.setattr(signals, "children_of", lambda *_: {"big": 7})
+    monkeypatch.setattr(program, "write_file", full)
+    actions = []
+    for second in range(4):
+        watch.clock = lambda at=1000.0 + 5 * second: at  # type: ignore[misc]
+        actions += watch.look().actions
+    assert [action.kind for action in actions] == ["restart"]
+    said = capsys.readouterr().out
+    assert said.count("cannot be written: No space left on device") == 3, "once for each file"
+    monkeypatch.undo()
+    watch.look()
+    assert capsys.readouterr().out.count("can be written again") == 3
+    assert written(tmp_path)["watch"]["looks"] == 5
+
+
+def test_an_action_is_counted_before_it_begins(
+    watch: program.Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(watch, "_begin", dies)
+    now = watch.clock()
+    verdict = replace(
+        program.judge(watch.history, Observation(now, Unit()), watch.settings),
+        history=History(attempts=(now,)),
+        actions=(Action("restart", "lost"),),
+    )
+    monkeypatch.setattr(program, "judge", lambda *_: verdict)
+    with pytest.raises(SystemExit):
+        watch.look()
+    assert remembered(str(tmp_path / "state.json"))[0].attempts == (now,)
+
+
+@pytest.mark.parametrize(
+    ("changed", "asked"),
+    [
+        ({}, ["restart"]),
+        ({"active": "inactive"}, []),
+        ({"active": "deactivating"}, []),
+        ({"invocation": "second"}, []),
+        ({"active": "unknown", "invocation": ""}, ["restart"]),  # systemd has not answered
+    ],
+)
+def test_a_unit_that_somebody_has_changed_meanwhile_is_not_restarted(
+    watch: program.Watch, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], asked: list[str]
+) -> None:
+    verbs: list[str] = []
+    monkeypatch.setattr(
+        program, "ask_hand", lambda path, verb, timeout: verbs.append(verb) or {"answer": "yes"}
+    )
+    judged = Unit(invocation="first")
+    monkeypatch.setattr(signals, "unit_of", lambda _: replace(judged, **changed))
+    done = watch._perform(Action("restart", "lost"), judged)
+    assert verbs == asked
+    assert bool(done.error) == (not asked)
+    watch._perform(Action("stop", "crashes"), judged)
+    assert verbs == [*asked, "stop"], "a stop is a stop"
 
 
 def test_it_unloads_through_the_router(watch: program.Watch, router: Router) -> None:

@@ -292,6 +292,23 @@ def test_probes_on_a_real_gpu(file: str, expect: str, answer: str) -> None:
         (126, "sh: 1: nvidia-smi: Permission denied"),
         (125, "docker: something"),
         (0, "ggml_cuda_init: failed to initialize CUDA: out of memory\nAvailable devices:\n  (none)"),
+        # What is used up says nothing of the accelerator either, nor does a client that has crashed.
+        (2, "sh: 1: cannot create /dev/nvidia-uvm: Cannot allocate memory"),
+        (2, "sh: 1: cannot create /dev/nvidia-uvm: Too many open files in system"),
+        (2, "sh: 1: Cannot fork"),
+        (1, "write /tmp/x: no space left on device"),
+        (1, "unable to find user 1000: no matching entries in passwd file"),
+        (
+            127,
+            "llama-server: error while loading shared libraries: libggml-cuda.so.0: failed to map segment "
+            "from shared object: Cannot allocate memory",
+        ),
+        (
+            2,
+            "runtime/cgo: pthread_create failed: Resource temporarily unavailable\nSIGABRT: abort\nPC=0x7f",
+        ),
+        (2, "fatal error: runtime: cannot allocate memory\n\ngoroutine 1 [running]:"),
+        (2, "panic: runtime error: invalid memory address\n\ngoroutine 1 [running]:"),
         (134, ""),
         (137, ""),
         (137, "GPU"),
