@@ -1,7 +1,7 @@
 """One look of the watch: everything that is read, put together, with no read that could hold it up.
 
-What may hang (the router, Docker, the driver) runs beside the loop and is asked for its result. Imported by
-gb10_watch.py; python3 standard library only.
+What may hang (the router, Docker, the driver, a process's part of /proc) runs beside the loop and is asked for
+its result. Imported by gb10_watch.py; python3 standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ PROBE_SECONDS = 2.5  # the same for the probe
 RIVALS_SECONDS = 15.0
 FILES_SECONDS = 15.0
 SKIP_SECONDS = 8.0  # a model that has given no figures in time is left alone for so long
-UNKNOWN_SECONDS = 60.0  # a probe that hangs must not be piled up
+PROC_SECONDS = 1.0  # for what takes milliseconds; then it is not known
+HUNG_SECONDS = 10.0  # a probe that has taken so long did not just fail
+UNKNOWN_SECONDS = 60.0  # and must not be piled up
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,16 @@ class Eyes:
         self.kernel = kernel.KernelLog(config["kernel_log"])
         self.container, self.cgroup = "", ""
         self.children: dict[str, int] = {}
+        self._held: dict[str, tuple[str | None, int]] = {}  # how, and MiB that are swapped out
+        self._unseen: dict[str, str] = {}  # what /proc does not show, and why
         self.probe: Probe | None = None
+        self._probed = ""  # the container in which it was asked
         self.fully = False  # whether the next probe asks llama.cpp itself
         self.canaries: tuple[str, ...] = ()
         self._late_canaries: dict[str, float] = {}  # that wait for the counters of their look
         self._full = False  # whether the one under way does
         self._due: dict[str, float] = {}
+        self._early: float = config["interval_seconds"] / 2  # looks do not come to the microsecond
         self._skip: dict[str, float] = {}
         self._rivals: tuple[str, ...] = ()
         self._users: dict[int, str] = {}
@@ -142,7 +148,7 @@ class Eyes:
             # Looking for it took a while: the start of the unit that it belongs to.
             unit = signals.unit_of(f"{self.lane['lane']}.service")
         before = dict(self.children)
-        self.children = signals.children_of(self.cgroup, self.proc, self.sys) if self.cgroup else {}
+        self._find_children()
         # Until its outcome is told, too.
         busy = self.jobs.pending("action")
         if unit.active == "active" and self.container and not busy:
@@ -172,10 +178,30 @@ class Eyes:
 
     def due(self, what: str, at: float, seconds: float) -> bool:
         """True when ``what`` was last done ``seconds`` ago, and then it counts as done."""
-        if at < self._due.get(what, 0.0):
+        if not self._is_due(what, at):
             return False
         self._due[what] = at + seconds
         return True
+
+    def _is_due(self, what: str, at: float) -> bool:
+        return at + self._early >= self._due.get(what, 0.0)
+
+    def _in_time(self, what: str, work: Callable[[], Any]) -> Any:
+        """What ``work`` reads of processes in /proc, None when it has not come in time.
+
+        The command line and the maps of a process wait for a lock, which a driver that hangs may hold.
+        """
+        self.jobs.outcome(what)  # of a look before: it is of that time
+        outcome = None
+        if not self.jobs.running(what):  # or it is not waited for again
+            self.jobs.start(what, work)
+            outcome = self.jobs.outcome(what, PROC_SECONDS)
+        if outcome is not None and outcome.error is None:
+            self._unseen.pop(what, None)
+            return outcome.value
+        fault = "" if outcome is None else router.one_line(str(outcome.error))
+        self._unseen[what] = fault or "/proc has not answered in time"
+        return None
 
     def ask_canaries(self, names: tuple[str, ...]) -> None:
         """Have these models asked, one after the other."""
@@ -228,11 +254,31 @@ class Eyes:
         """True when another one was found, or none any more."""
         before = self.container
         if not signals.container_alive(self.cgroup, self.sys):
-            self.container, self.cgroup = signals.find_container(self.lane["presets"], self.proc)
+            found = self._in_time(
+                "the container", lambda: signals.find_container(self.lane["presets"], self.proc)
+            )
+            self.container, self.cgroup = found or ("", "")
             # What was seen in another container is nothing, and the new one is looked at now.
             self.probe, self._due["probe"] = None, 0.0
             self._models = ()
         return self.container != before
+
+    def _find_children(self) -> None:
+        """Which processes the models have, and whether they hold the accelerator."""
+        cgroup, signal = self.cgroup, self.lane["signal"]
+
+        def work() -> dict[str, tuple[int, str | None, int]]:
+            children = signals.children_of(cgroup, self.proc, self.sys) if cgroup else {}
+            return {
+                name: (pid, signals.holder_of(pid, signal, self.proc), signals.swapped_mib(pid, self.proc))
+                for name, pid in children.items()
+            }
+
+        found = self._in_time("the models' processes", work)
+        if found is not None:
+            self.children = {name: pid for name, (pid, _, _) in found.items()}
+        # Which processes there were is known then, and not what they hold.
+        self._held = {name: (holder, swap) for name, (_, holder, swap) in (found or {}).items()}
 
     def _seen(self, model: Model, at: float) -> Model:
         if self.due("files", at, FILES_SECONDS):
@@ -241,33 +287,36 @@ class Eyes:
         pid = self.children.get(model.name)
         if not model.loaded or pid is None:
             return model
-        holder = signals.holder_of(pid, self.lane["signal"], self.proc)
-        return replace(model, pid=pid, holder=holder, swap_mib=signals.swapped_mib(pid, self.proc))
+        holder, swap = self._held.get(model.name, (None, 0))
+        return replace(model, pid=pid, holder=holder, swap_mib=swap)
 
     def _probe(self, at: float) -> None:
-        if not self.jobs.running("probe") and at >= self._due.get("probe", 0.0):
-            self._due["probe asked"], self._full = at, self.fully
+        # It is quick as a rule; one that takes longer is collected by a later look.
+        self._take_probe(at, self.jobs.outcome("probe"))
+        if not self.jobs.running("probe") and self._is_due("probe", at):
+            self._due["probe asked"], self._full, self._probed = at, self.fully, self.container
             verb = "devices" if self._full else "probe"
             self.jobs.start("probe", lambda: ask_hand(self.config["socket"], verb, 40))
-        # It is quick as a rule; one that takes longer is collected by a later look.
-        outcome = self.jobs.outcome("probe", PROBE_SECONDS)
-        if outcome is not None:
-            asked = self._due.get("probe asked", at)
-            value = outcome.value if outcome.error is None else {}
-            answer, text = value.get("answer"), router.one_line(str(value.get("text", "")))
-            if answer not in ("yes", "no"):
-                answer, text = "unknown", text or router.one_line(str(outcome.error))
-            self.probe = Probe(asked, answer, text, self._full)
-            # What hangs is left alone for a while.
-            pause = UNKNOWN_SECONDS if answer == "unknown" else self.config["probe"]["seconds"]
-            self._due["probe"] = asked + pause
+        self._take_probe(at, self.jobs.outcome("probe", PROBE_SECONDS))
+
+    def _take_probe(self, at: float, outcome: Outcome | None) -> None:
+        if outcome is None or self._probed != self.container:
+            return  # what was said in another container is nothing
+        asked = self._due.get("probe asked", at)
+        value = outcome.value if outcome.error is None else {}
+        answer, text = value.get("answer"), router.one_line(str(value.get("text", "")))
+        if answer not in ("yes", "no"):
+            answer, text = "unknown", text or router.one_line(str(outcome.error))
+        self.probe = Probe(asked, answer, text, self._full)
+        # What hangs is left alone for a while; Docker may be away for a moment only.
+        hung = answer == "unknown" and at - asked >= HUNG_SECONDS
+        self._due["probe"] = asked + (UNKNOWN_SECONDS if hung else self.config["probe"]["seconds"])
 
     def _all_rivals(self, at: float) -> tuple[str, ...]:
         config = self.config
         if self.due("rivals", at, RIVALS_SECONDS):
-            self._rivals = signals.rivals(
-                config["units_out"], config["rivals"], self.cgroup, self.proc, self.sys
-            )
+            wanted = config["units_out"], config["rivals"], self.cgroup, self.proc, self.sys
+            self._rivals = self._in_time("other programs", lambda: signals.rivals(*wanted)) or ()
         if config["processes"]["command"]:
             outcome = self.jobs.outcome("processes")
             if outcome is not None:
@@ -287,7 +336,7 @@ class Eyes:
 
     def _blind(self) -> dict[str, str]:
         found = {"the kernel's log": self.kernel.fault, "who is on the GPU": self._users_fault}
-        return {what: why for what, why in found.items() if why}
+        return {what: why for what, why in found.items() if why} | self._unseen
 
     def _stale_baselines(self, at: float) -> dict[str, str]:
         if self.due("stale", at, FILES_SECONDS):

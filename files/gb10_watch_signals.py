@@ -277,11 +277,11 @@ def find_container(presets: str, proc: str = "/proc") -> tuple[str, str]:
     Docker is not asked: its socket would make the watch as good as root.
     """
     for pid in processes(proc):
-        if presets in arguments_of(pid, proc):
-            cgroup = cgroup_of(pid, proc)
-            found = _CONTAINER.search(cgroup)
-            if found:
-                return found[1], cgroup
+        # Its cgroup first: a stranger's command line could keep us waiting (see gb10_watch_eyes.py).
+        cgroup = cgroup_of(pid, proc)
+        found = _CONTAINER.search(cgroup)
+        if found and presets in arguments_of(pid, proc):
+            return found[1], cgroup
     return "", ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -150,6 +149,27 @@ def test_a_new_container_is_looked_at_at_once(looking: eyes.Eyes, hand: Hand, tm
     assert seen.probe.answer == "yes"
 
 
+def test_a_probe_that_hung_in_the_container_before_says_nothing_of_the_new_one(
+    looking: eyes.Eyes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eyes, "PROBE_SECONDS", 0.05)
+    free = threading.Event()
+    answers = [lambda: free.wait(10) and "unknown", lambda: "yes"]
+
+    def ask(path: str, verb: str, timeout: float) -> dict[str, Any]:
+        return {"answer": answers.pop(0)() if verb == "probe" else "yes", "text": ""}
+
+    monkeypatch.setattr(eyes, "ask_hand", ask)
+    look_for(looking, 20)
+    free.set()
+    looking.jobs._threads["probe"].join(5)
+    end_container(tmp_path, "a")
+    start_container(tmp_path, "b")
+    seen = looking.look(1020.0)
+    assert seen.probe is not None
+    assert (seen.probe.at, seen.probe.answer) == (1020.0, "yes")
+
+
 def test_without_a_container_nothing_is_probed(looking: eyes.Eyes, hand: Hand, tmp_path: Path) -> None:
     end_container(tmp_path, "a")
     (tmp_path / "proc/9/cmdline").write_text("")
@@ -189,20 +209,27 @@ def looking_cgroup() -> str:
     return CGROUP.format("a" * 64).lstrip("/")
 
 
-def hang(path: Path) -> None:
-    """What is read here does not come: its process's memory map is locked by a driver that hangs."""
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
+def lock_map(pid: int, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Its command line does not come until the event is set: a driver that hangs has locked its memory map."""
+    free, read = threading.Event(), signals.arguments_of
+
+    def locked(one: int, proc: str) -> list[str]:
+        if one == pid:
+            free.wait(10)
+        return read(one, proc)
+
+    monkeypatch.setattr(signals, "arguments_of", locked)
+    monkeypatch.setattr(eyes, "PROC_SECONDS", 0.2)
+    return free
 
 
 def test_a_child_whose_memory_map_is_locked_holds_no_look_up(
     looking: eyes.Eyes, hand: Hand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eyes, "PROC_SECONDS", 0.2)
     loaded(looking, tmp_path, monkeypatch)
     (model,) = looking.look(1000.0).models
     assert (model.pid, model.holder) == (21, "has it mapped")
-    hang(tmp_path / "proc/21/cmdline")
+    free = lock_map(21, monkeypatch)
     hand.answer = "no"
     began = time.monotonic()
     seen = look_for(looking, 60, at=1005.0)
@@ -212,32 +239,27 @@ def test_a_child_whose_memory_map_is_locked_holds_no_look_up(
     assert seen.probe is not None
     assert seen.probe.answer == "no", "the probe goes on"
     assert "/proc" in seen.blind["the models' processes"]
-    # It goes on once the map is free.
-    with (tmp_path / "proc/21/cmdline").open("w") as file:
-        file.write("llama-server\0--alias\0big\0")
-    (tmp_path / "proc/21/cmdline").unlink()
-    (tmp_path / "proc/21/cmdline").write_text("llama-server\0--alias\0big\0")
-    looking.jobs._threads["children"].join(5)
+    free.set()
+    looking.jobs._threads["the models' processes"].join(5)
     seen = looking.look(1100.0)
     assert seen.models[0].holder == "has it mapped"
     assert "the models' processes" not in seen.blind
 
 
 def test_a_strangers_memory_map_that_is_locked_hides_other_strangers_only(
-    looking: eyes.Eyes, hand: Hand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    looking: eyes.Eyes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eyes, "PROC_SECONDS", 0.2)
     looking.config |= {"rivals": ["vllm"]}  # type: ignore[operator]
     (tmp_path / "proc/123").mkdir()
-    hang(tmp_path / "proc/123/cmdline")
     (tmp_path / "proc/123/cgroup").write_text("0::/user.slice\n")
+    free = lock_map(123, monkeypatch)
     began = time.monotonic()
     seen = look_for(looking, 60)
     assert time.monotonic() - began < 2
     assert seen.container == "a" * 64
     assert seen.rivals == ()
     assert "/proc" in seen.blind["other programs"]
-    (tmp_path / "proc/123/cmdline").open("w").close()
+    free.set()
 
 
 def test_what_came_too_late_for_its_look_is_not_taken_for_another(
@@ -248,7 +270,7 @@ def test_what_came_too_late_for_its_look_is_not_taken_for_another(
     looking.look(1000.0)
     monkeypatch.setattr(signals, "holder_of", lambda *_: time.sleep(0.2) or "as it was")
     assert looking.look(1005.0).models[0].holder is None
-    looking.jobs._threads["children"].join(5)
+    looking.jobs._threads["the models' processes"].join(5)
     monkeypatch.setattr(signals, "holder_of", lambda *_: "")
     assert looking.look(1010.0).models[0].holder == ""
 
