@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pyinfra.api.exceptions import PyinfraError
 from rich.console import Console
 
 from gb10.commands import status as command
-from gb10.facts.probes import box_status
+from gb10.facts.probes import box_status, drift_state, watch_state
 from gb10.rendering import TOP
 from gb10.status import status_json
 from gb10.status_view import duration, status_view
@@ -248,6 +249,40 @@ def test_the_probe_finds_the_holder(tmp_path: Path) -> None:
     assert held
     assert held["who"] == "me@laptop (deploy)"
     assert box_status.deploy_lock(str(lock)) is None
+
+
+SAID = {"watch": {"description": "x"}, "reasons": [{"key": "lane.stopped"}]}
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    path.with_name("secret").write_text(json.dumps(SAID))
+    path.symlink_to("secret")
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        pipe,
+        link,
+        Path.mkdir,
+        lambda path: path.write_text(json.dumps({**SAID, "more": "x" * (1 << 20)})),
+        lambda path: path.write_text("[" * 100_000),
+    ],
+    ids=["pipe", "link", "folder", "huge", "deep"],
+)
+def test_what_another_user_puts_in_the_place_of_the_watchs_file(tmp_path: Path, put: Any) -> None:
+    """Root reads it: it is neither held up nor led away."""
+    path = tmp_path / "status.json"
+    path.write_text(json.dumps(SAID))
+    readers = box_status.object_of, watch_state.description, drift_state.stopped_by_watch
+    assert [read(str(path)) for read in readers] == [SAID, "x", True]
+    path.unlink()
+    put(path)
+    assert [read(str(path)) for read in readers] == [None, "", False]
 
 
 WHEN = "2026-11-29 03:34:00 UTC"

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from gb10.facts.probes._deploy_lock import deploy_lock
+from gb10.facts.probes._others_file import others_text
 
 
 def run(*command: str) -> str:
@@ -36,10 +37,10 @@ def text_of(path: str) -> str:
 
 
 def object_of(path: str) -> dict[str, Any] | None:
-    """The JSON object in a file, None when there is none."""
+    """The JSON object in a file, which may be another user's. None when there is none."""
     try:
-        found = json.loads(text_of(path))
-    except (ValueError, RecursionError):
+        found = json.loads(others_text(path))
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -19,6 +19,7 @@ from typing import Any
 from gb10.facts.probes._container import Docker, container_of, process_environment
 from gb10.facts.probes._deploy_lock import deploy_lock
 from gb10.facts.probes._marks import content, digest, file_state, key_state
+from gb10.facts.probes._others_file import others_text
 from gb10.facts.probes._since_start import key_newer, models_newer
 from gb10.facts.probes._strangers import native_tables, open_ports, vllm_processes
 
@@ -89,9 +90,9 @@ def age_since(monotonic: str) -> float | None:
 def stopped_by_watch(path: str) -> bool:
     """True where the watch says that it has stopped the lane, since nothing else helped."""
     try:
-        reasons = json.loads(content(path) or b"{}").get("reasons", [])
+        reasons = json.loads(others_text(path)).get("reasons", [])
         return any(reason["key"] == "lane.stopped" for reason in reasons)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
 
 

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import Any
 
+from gb10.facts.probes._others_file import others_text
+
 
 def run(*command: str) -> str:
     try:
@@ -51,9 +53,8 @@ def user_there(user_id: int) -> bool:
 def description(status: str) -> str:
     """What the running watch says that it was started with, empty when it says nothing."""
     try:
-        with open(status, encoding="utf-8") as file:
-            return str(json.load(file)["watch"]["description"])
-    except (OSError, ValueError, LookupError, TypeError):
+        return str(json.loads(others_text(status))["watch"]["description"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""
 
 
