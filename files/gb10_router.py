@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import json
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -33,12 +35,48 @@ LOAD_SECONDS = 900  # for a 50 GB model from a slow disk
 PROBE_SECONDS = 60
 ASK_SECONDS = 30
 VERIFY_TOKENS = 32
-ANSWER_BYTES = 8 << 20  # far more than any answer of a router
+# Far more than any answer of a router. As Python's objects it may take thirty times that, and the watch has
+# 128 MiB.
+ANSWER_BYTES = 1 << 20
 QUESTION = "Count from one to twenty in words."
 
 
 class RouterError(Exception):
     """The router did not do what was asked; the text says why, in one line."""
+
+
+class _Until(io.RawIOBase):
+    """What a socket's file ``raw`` gives until ``deadline``, a time of ``time.monotonic``."""
+
+    def __init__(self, connection: socket.socket, raw: io.RawIOBase, deadline: float) -> None:
+        self.connection, self.raw, self.deadline = connection, raw, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """As io's. Raises OSError, TimeoutError after the deadline."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.connection.settimeout(left)
+        return self.raw.readinto(buffer)
+
+    def close(self) -> None:
+        self.raw.close()
+        super().close()
+
+
+def end_by(connection: http.client.HTTPConnection, deadline: float) -> None:
+    """Let its answer come as a whole, header and all, by ``deadline`` or raise TimeoutError: a timeout of
+    http.client's is one for each read alone."""
+
+    def answer(sock: socket.socket, *arguments: Any, **more: Any) -> http.client.HTTPResponse:
+        response = http.client.HTTPResponse(sock, *arguments, **more)
+        response.fp = io.BufferedReader(_Until(sock, response.fp.detach(), deadline))
+        return response
+
+    connection.response_class = answer  # type: ignore[assignment]  # it is only called
 
 
 def request(lane: dict[str, Any], method: str, path: str, body: Any = None, timeout: float = 30) -> Any:
@@ -56,7 +94,7 @@ def fetch(lane: dict[str, Any], method: str, path: str, body: Any = None, timeou
     what = f"{method} {path.partition('?')[0]}"
     deadline = time.monotonic() + timeout
     try:
-        response = _send(lane, method, path, body, timeout)
+        response = _send(lane, method, path, body, timeout, deadline=deadline)
         content = _read(response, deadline)
     except TimeoutError:
         raise TimeoutError(f"{what} got no answer in {timeout:.0f} s") from None
@@ -66,9 +104,17 @@ def fetch(lane: dict[str, Any], method: str, path: str, body: Any = None, timeou
 
 
 def _send(
-    lane: dict[str, Any], method: str, path: str, body: Any, timeout: float, with_key: bool = True
+    lane: dict[str, Any],
+    method: str,
+    path: str,
+    body: Any,
+    timeout: float,
+    with_key: bool = True,
+    deadline: float | None = None,
 ) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection(lane["host"], lane["port"], timeout=timeout)
+    if deadline is not None:
+        end_by(connection, deadline)
     headers = {"Content-Type": "application/json"}
     if with_key:
         headers["Authorization"] = f"Bearer {_key(lane)}"
@@ -91,8 +137,9 @@ def _key(lane: dict[str, Any]) -> str:
 
 def check_key_is_asked_for(lane: dict[str, Any]) -> None:
     """Raises `RouterError` when the router would serve somebody without a key. Loads nothing."""
-    response = _send(lane, "POST", "/v1/chat/completions", {}, ASK_SECONDS, with_key=False)
-    _read(response, time.monotonic() + ASK_SECONDS)
+    deadline = time.monotonic() + ASK_SECONDS
+    response = _send(lane, "POST", "/v1/chat/completions", {}, ASK_SECONDS, False, deadline)
+    _read(response, deadline)
     if response.status != 401:
         raise RouterError(f"the router asks for no API key (it answered {response.status} without one)")
 
@@ -231,7 +278,7 @@ def child_process(lane: dict[str, Any], model: str) -> int:
 def accelerator_holder(pid: int, signal: dict[str, Any], proc: str = "/proc") -> str:
     """How process ``pid`` holds the accelerator, in words; empty when it does not."""
     if signal["kind"] == "file":
-        with open(f"{proc}/{pid}/maps", encoding="utf-8") as maps:
+        with open(f"{proc}/{pid}/maps", encoding="utf-8", errors="replace") as maps:
             # A driver that was loaded anew has made its nodes anew: the old one is held all the same.
             if any(line.rstrip().removesuffix(" (deleted)").endswith(signal["path"]) for line in maps):
                 return f"process {pid} has {signal['path']} mapped"

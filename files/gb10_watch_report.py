@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import queue
+import signal
 import ssl
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import threading
 import time
 import urllib.parse
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import gb10_router as router
 from gb10_watch_state import DEGRADED, FAILED, HEALTHY, Observation, Verdict
 
 NOTIFY_SECONDS = 20
@@ -242,45 +244,54 @@ class Notifier:
 
     def __init__(self, command: list[str], url_file: str | None) -> None:
         self.command, self.url_file = command, url_file
-        self._waiting: queue.Queue[dict[str, Any]] = queue.Queue(MOST_WAITING)
-        if command or url_file:
-            threading.Thread(target=self._run, name="notify", daemon=True).start()
+        self._waiting: list[queue.Queue[dict[str, Any]]] = []
+        if command:
+            self._begin("command", self._by_command)
+        if url_file:
+            self._begin("webhook", self._by_webhook)
+
+    def _begin(self, what: str, send: Callable[[str], None]) -> None:
+        """Each by itself: one that hangs does not hold the other up."""
+        waiting: queue.Queue[dict[str, Any]] = queue.Queue(MOST_WAITING)
+        self._waiting.append(waiting)
+        name, work = f"notify by {what}", (what, send, waiting)
+        threading.Thread(target=self._run, name=name, args=work, daemon=True).start()
 
     def tell(self, message: dict[str, Any]) -> None:
         """Have ``message`` sent; one that finds no room is dropped and said so."""
-        if not self.command and not self.url_file:
-            return
-        try:
-            self._waiting.put_nowait(message)
-        except queue.Full:
-            say(4, "a notification was dropped: those before it are still waiting")
+        for waiting in self._waiting:
+            try:
+                waiting.put_nowait(message)
+            except queue.Full:
+                say(4, "a notification was dropped: those before it are still waiting")
 
-    def _run(self) -> None:
+    def _run(self, what: str, send: Callable[[str], None], waiting: queue.Queue[dict[str, Any]]) -> None:
         while True:
-            message = json.dumps(self._waiting.get())
-            if self.command:
-                self._attempt("command", lambda text=message: self._by_command(text))
-            if self.url_file:
-                self._attempt("webhook", lambda text=message: self._by_webhook(text))
-
-    def _attempt(self, what: str, send: Any) -> None:
-        try:
-            send()
-        except Exception as error:
-            # Its text could name the URL.
-            say(4, f"the notification by {what} has failed ({type(error).__name__})")
+            message = json.dumps(waiting.get())
+            try:
+                send(message)
+            except Exception as error:
+                # Its text could name the URL.
+                say(4, f"the notification by {what} has failed ({type(error).__name__})")
 
     def _by_command(self, text: str) -> None:
-        subprocess.run(
+        with subprocess.Popen(
             self.command,
-            input=text.encode(),
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=NOTIFY_SECONDS,
-            check=True,
-        )
+            start_new_session=True,
+        ) as process:
+            try:
+                process.communicate(text.encode(), NOTIFY_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                raise
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, self.command)
 
     def _by_webhook(self, text: str) -> None:
+        deadline = time.monotonic() + NOTIFY_SECONDS
         with open(str(self.url_file), encoding="utf-8") as file:
             url = urllib.parse.urlsplit(file.read(4096).strip())
         connection: http.client.HTTPConnection
@@ -291,6 +302,7 @@ class Notifier:
             connection = http.client.HTTPConnection(url.netloc, timeout=NOTIFY_SECONDS)
         else:
             raise ValueError("no http or https URL")
+        router.end_by(connection, deadline)
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         connection.request("POST", path, text.encode(), {"Content-Type": "application/json"})
         status = connection.getresponse().status

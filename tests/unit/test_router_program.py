@@ -377,6 +377,21 @@ def test_an_answer_that_drips(lane: dict[str, Any], router: Router) -> None:
         program.request(lane, "GET", "/models", timeout=0.3)
 
 
+def test_a_header_that_drips(lane: dict[str, Any], router: Router) -> None:
+    router.answers["POST /models/unload"] = raw(b"HTTP/1.1 200 OK\r\nX: ", *[b"x"] * 200, pause=0.02)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="got no answer"):
+        program.request(lane, "POST", "/models/unload", {"model": "a"}, timeout=0.3)
+    assert time.monotonic() - began < 2
+
+
+def test_an_answer_that_would_take_all_memory(lane: dict[str, Any], router: Router) -> None:
+    # Small on the wire, and thirty times that as Python's objects.
+    router.answers["GET /models"] = b'{"data":[' + b"[]," * 500_000 + b"[]]}"
+    with pytest.raises(program.RouterError, match="longer than 1 MiB"):
+        program.request(lane, "GET", "/models")
+
+
 def test_slow_is_not_wrong(lane: dict[str, Any], router: Router) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n"
     router.answers["GET /models"] = raw(head, b'{"a"', b": 1}", pause=0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import http.server
 import json
+import os
 import re
 import socket
 import subprocess
@@ -561,6 +562,79 @@ def test_a_command_that_fails_or_hangs_holds_nothing_up() -> None:
     assert "the notification by command has failed (TimeoutExpired)" in done.stdout
 
 
+LEFT = """
+import sys, time
+import gb10_watch_report as report
+report.NOTIFY_SECONDS = 0.2
+notifier = report.Notifier(["sh", "-c", "sleep 60 & echo $! >> " + sys.argv[1] + "; wait"], None)
+for _ in range(3):
+    notifier.tell({"state": "failed"})
+time.sleep(2)
+"""
+
+
+def test_nothing_is_left_of_a_command_that_hangs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, str(tmp_path / "pids")],
+        cwd=TOP / "files",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.count("(TimeoutExpired)") == 3
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    left = [pid for pid in pids if signals.arguments_of(pid)]  # one that has only not been reaped has none
+    for pid in left:
+        os.kill(pid, 9)
+    assert (len(pids), left) == (3, [])
+
+
+DRIPPING = """
+import socket, sys, threading, time
+import gb10_watch_report as report
+report.NOTIFY_SECONDS = 0.5
+listener = socket.create_server(("127.0.0.1", 0))
+
+def drip():
+    while True:
+        connection, _ = listener.accept()
+        connection.recv(65536)
+        try:
+            connection.sendall(b"HTTP/1.1 200 OK\\r\\nX: ")
+            while True:
+                connection.sendall(b"a")
+                time.sleep(0.1)
+        except OSError:
+            print("cut off")
+
+threading.Thread(target=drip, daemon=True).start()
+with open(sys.argv[1] + "/url", "w") as file:
+    file.write(f"http://127.0.0.1:{listener.getsockname()[1]}/s3cret")
+notifier = report.Notifier(["sh", "-c", "cat >> " + sys.argv[1] + "/told"], sys.argv[1] + "/url")
+for number in range(5):
+    notifier.tell({"number": number})
+time.sleep(0.4)
+print(open(sys.argv[1] + "/told").read().count("number"), "told by the command")
+time.sleep(1)
+"""
+
+
+def test_a_webhook_that_drips_has_a_bound_and_holds_no_command_up(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DRIPPING, str(tmp_path)],
+        cwd=TOP / "files",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "5 told by the command" in done.stdout
+    assert "the notification by webhook has failed (TimeoutError)" in done.stdout
+    assert "cut off" in done.stdout
+    assert "s3cret" not in done.stdout
+
+
 def test_a_webhook_is_told_and_its_url_never_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -601,4 +675,4 @@ def test_without_anybody_to_tell_nothing_is_queued() -> None:
     notifier = report.Notifier([], None)
     for _ in range(100):
         notifier.tell({"state": "failed"})
-    assert notifier._waiting.empty()
+    assert notifier._waiting == []
