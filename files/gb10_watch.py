@@ -121,7 +121,7 @@ class Watch:
         self.eyes.jobs.start("action", lambda: self._perform(action, now.unit))
 
     def _perform(self, action: Action, judged: Unit) -> Done:
-        """Beside the loop. ``judged`` is the unit of the look. Never raises what the loop would not understand."""
+        """Beside the loop. ``judged`` is the look's unit. Never raises what the loop would not understand."""
         try:
             if action.kind == "unload":
                 self._unload(action.target)

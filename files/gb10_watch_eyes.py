@@ -1,7 +1,7 @@
 """One look of the watch: everything that is read, put together, with no read that could hold it up.
 
-What may hang (the router, Docker, the driver, a process's part of /proc) runs beside the loop and is asked for
-its result. Imported by gb10_watch.py; python3 standard library only.
+What may hang (the router, Docker, the driver, processes in /proc) runs beside the loop and is asked for its
+result. Imported by gb10_watch.py; python3 standard library only.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import re
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,12 @@ RATE = "llamacpp:predicted_tokens_seconds"
 FIGURES = frozenset({TOKENS, SECONDS, PROCESSING, DEFERRED, DECODES, BUSY, PROMPTS, READING, CACHED, RATE})
 MOST_TOKENS = 10**9  # of one answer
 MOST_SPEED = 1e6
+# Programs that only run another, and what may stand before its name: options, settings, numbers.
+_RUNS_ANOTHER = re.compile(r"env|ionice|nice|nohup|setsid|sudo|timeout|uv|uvx")
+_NO_PROGRAM = re.compile(r"-.*|\w+=.*|[0-9.]+[smhd]?|run")
+_INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*|(?:ba|da|z)?sh")
+_MODULE = re.compile(r"-[bBdEiIOPqsSuv]*m(.*)")
+_COMMAND = re.compile(r"-[a-zA-Z]*c")
 _CONTAINER = re.compile(r"(?:docker[-/])([0-9a-f]{64})(?:\.scope)?$")
 
 
@@ -319,7 +325,7 @@ def swapped_mib(pid: int, proc: str = "/proc") -> int:
 def rivals(
     units: Iterable[str], patterns: Iterable[str], ours: str, proc: str = "/proc", sys: str = "/sys"
 ) -> tuple[str, ...]:
-    """Units that run, and processes whose command line begins with, or has a program named like, a pattern.
+    """Units that run, and processes whose program's name begins like a pattern.
 
     ``ours`` is the container's cgroup: what runs in it is no rival. A kernel shows a title that a process
     gives itself (``VLLM::EngineCore``) as its command line.
@@ -328,11 +334,41 @@ def rivals(
     wanted = [re.compile(pattern) for pattern in patterns]
     seen: dict[str, None] = {}
     for pid in processes(proc) if wanted else ():
-        words = [word.rsplit("/", 1)[-1] for word in arguments_of(pid, proc)[:4]]
-        named = any(pattern.match(word) for pattern in wanted for word in words)
+        arguments = arguments_of(pid, proc)
+        program = program_of(arguments)
+        named = any(pattern.match(program) for pattern in wanted)
         if named and (not ours or cgroup_of(pid, proc) != ours):
-            seen[f"process {router.one_line(' '.join(words)[:60])}"] = None
+            shown = " ".join(map(_last_part, arguments[:4]))
+            seen[f"process {router.one_line(shown[:60])}"] = None
     return (*found, *seen)
+
+
+def program_of(arguments: Sequence[str]) -> str:
+    """The name of the program that a command line runs: of an interpreter that of its script or module."""
+    words = list(arguments)
+    name = _last_part(words.pop(0)) if words else ""
+    while _RUNS_ANOTHER.fullmatch(name):
+        while words and _NO_PROGRAM.fullmatch(words[0]):
+            words.pop(0)
+        if not words:
+            break
+        name = _last_part(words.pop(0))
+    if not _INTERPRETER.fullmatch(name):
+        return name
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        module = _MODULE.fullmatch(option)
+        if module:
+            return module[1] or "".join(words[:1])
+        if _COMMAND.fullmatch(option):
+            return name  # what that runs is a process of its own
+        if option in ("-X", "-W", "-o"):
+            words = words[1:]
+    return _last_part(words[0]) if words else name
+
+
+def _last_part(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
 
 
 def accelerator_users(listed: str, allowed: Iterable[str]) -> dict[int, str]:

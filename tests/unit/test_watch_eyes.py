@@ -210,7 +210,7 @@ def looking_cgroup() -> str:
 
 
 def lock_map(pid: int, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Its command line does not come until the event is set: a driver that hangs has locked its memory map."""
+    """Its command line does not come until the event is set: a driver has locked its memory map."""
     free, read = threading.Event(), signals.arguments_of
 
     def locked(one: int, proc: str) -> list[str]:

@@ -390,6 +390,13 @@ def test_a_process_that_has_gone_cannot_be_seen(tmp_path: Path) -> None:
     assert signals.swapped_mib(4242, str(tmp_path)) == 0
 
 
+def test_a_mapped_file_whose_name_is_no_text_hides_nothing(tmp_path: Path) -> None:
+    process(tmp_path, 7, {})
+    lines = b"7f00-7f01 r--p 0 0:0 1 /models/caf\xe9.gguf\n7f00-7f01 rw-s 0 0:0 1 /dev/nvidia-uvm\n"
+    (tmp_path / "7/maps").write_bytes(lines)
+    assert signals.holder_of(7, UVM, str(tmp_path)) == "process 7 has /dev/nvidia-uvm mapped"
+
+
 def test_what_is_swapped_out(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7/status").write_text("Name:\tllama-server\nVmSwap:\t 4194304 kB\nThreads:\t3\n")
@@ -416,6 +423,50 @@ def test_rivals_by_unit_and_by_name(tmp_path: Path) -> None:
     assert sorted(signals.rivals(units, ("vllm", "VLLM"), CGROUP, str(proc), str(sys))) == [
         "process VLLM::EngineCore", "process python3 vllm serve Qwen", "unit vllm-lane-a.service",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        # Which serve: by name, by script, as a module, by a title that a process gives itself.
+        ("vllm serve Qwen", "vllm"),
+        ("/opt/venv/bin/python /opt/venv/bin/vllm serve Qwen", "vllm"),
+        ("/usr/bin/python3.12 -m vllm.entrypoints.openai.api_server --model Qwen", "vllm.entrypoints.openai"),
+        ("python3 -u -X faulthandler -m vllm.entrypoints.openai.api_server", "vllm.entrypoints"),
+        ("python3 -um vllm.entrypoints.openai.api_server", "vllm.entrypoints"),
+        ("python3 -mvllm.entrypoints.openai.api_server", "vllm.entrypoints"),
+        ("VLLM::EngineCore", "VLLM"),
+        ("uv run vllm serve Qwen", "vllm"),
+        ("uv run --no-sync python -m vllm.entrypoints.cli.main serve Qwen", "vllm"),
+        ("env CUDA_VISIBLE_DEVICES=0 vllm serve Qwen", "vllm"),
+        ("nice -n 5 /opt/venv/bin/vllm serve", "vllm"),
+        ("/bin/bash /srv/vllm-start.sh", "vllm-start"),
+        ("sh -e /srv/vllm-start.sh", "vllm-start"),
+        # Which only speak of it.
+        ("tail -f /var/log/vllm.log", ""),
+        ("journalctl -fu vllm-lane-b", ""),
+        ("vim vllm-notes.md", ""),
+        ("/usr/bin/less /home/u/vllm.md", ""),
+        ("docker pull vllm/vllm-openai", ""),
+        ("ssh box vllm", ""),
+        ("git clone https://github.com/vllm-project/vllm", ""),
+        ("sudo tail -f vllm.log", ""),
+        ("sudo PYTHONPATH=/opt/vllm top", ""),
+        ("python3 /srv/report.py vllm.log", ""),
+        ("python3 -c print(1) vllm", ""),
+        ("python3 -m http.server vllm", ""),
+        ("bash -lc vllm", ""),  # what it runs is a process of its own
+        ("bash", ""),
+        ("python3", ""),
+        ("python3 -m", ""),
+        ("env", ""),
+    ],
+)
+def test_a_rival_is_a_program_and_no_word_in_a_command(tmp_path: Path, line: str, program: str) -> None:
+    process(tmp_path, 30, {}, *line.split())
+    found = signals.rivals((), ("vllm", "VLLM"), "/ours", str(tmp_path), str(tmp_path))
+    assert bool(found) == bool(program), found
+    assert signals.program_of(line.split()).startswith(program)
 
 
 # -- memory, unit, kernel -----------------------------------------------------------------------------
