@@ -139,6 +139,7 @@ class Watch:
         return Done(action.kind, action.target, router.one_line(error))
 
     def _unload(self, model: str) -> None:
+        model = signals.called(model)
         router.request(self.lane, "POST", "/models/unload", {"model": model})
         until = time.monotonic() + UNLOAD_SECONDS
         while time.monotonic() < until:

@@ -133,11 +133,12 @@ def prometheus(
     lines: list[str] = []
 
     def family(name: str, kind: str, text: str, *samples: tuple[str, float | None]) -> None:
-        known = [(labels, value) for labels, value in samples if value is not None]
+        # Two names may look alike: Prometheus takes no file with a figure twice.
+        known = {labels: value for labels, value in samples if value is not None}
         if known:
             lines.append(f"# HELP {name} {text}")
             lines.append(f"# TYPE {name} {kind}")
-            lines.extend(f"{name}{labels} {value:.10g}" for labels, value in known)
+            lines.extend(f"{name}{labels} {value:.10g}" for labels, value in known.items())
 
     def label(key: str, value: str) -> str:
         escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

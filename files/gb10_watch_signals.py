@@ -27,6 +27,7 @@ ALL_SECONDS = 3.4
 LEAST_SECONDS = 0.2
 MOST_MODELS = 500
 NAME_LENGTH = 200
+ASKED_LENGTH = 2000  # of a name in a URL
 TOKENS = "llamacpp:tokens_predicted_total"
 SECONDS = "llamacpp:tokens_predicted_seconds_total"
 PROCESSING = "llamacpp:requests_processing"
@@ -80,11 +81,11 @@ def _router_models(lane: dict[str, Any], skip: frozenset[str]) -> tuple[Model, .
     if len(states) > MOST_MODELS:
         raise router.RouterError(f"GET /models names {len(states)} models: is this llama.cpp?")
     models = []
-    for called, (state, failed) in states.items():
-        name = clean(called)
+    for own, (state, failed) in states.items():
+        name = Name(clean(own))
+        name.called = own
         figures: dict[str, float] = {}
-        # What is no name of ours is shown, and not asked.
-        if state == "loaded" and name not in skip and name == called:
+        if state == "loaded" and 0 < len(own) <= ASKED_LENGTH and name not in skip:
             # One that is busy, or on its way out, gives none: the next look tells.
             with contextlib.suppress(router.RouterError, OSError):
                 figures = read_metrics(_metrics(lane, name, until))
@@ -117,15 +118,25 @@ def with_figures(model: Model, figures: Mapping[str, float]) -> Model:
     )
 
 
+class Name(str):
+    """A model's name as it is shown, and the router's own with it."""
+
+    called: str
+
+
+def called(name: str) -> str:
+    """What the router calls the model that is shown as ``name``."""
+    return name.called if isinstance(name, Name) else name
+
+
 def clean(name: str) -> str:
     """A name as it may stand in a journal, a file and a message to systemd."""
     return router.one_line(name)[:NAME_LENGTH] or "?"
 
 
 def _written(lane: dict[str, Any], model: Model, until: float) -> Model:
-    query = urllib.parse.urlencode({"model": model.name, "autoload": "false"})
     try:
-        slots = router.request(lane, "GET", f"/slots?{query}", timeout=_left(until))
+        slots = router.request(lane, "GET", f"/slots?{_query(model.name)}", timeout=_left(until))
     except (router.RouterError, OSError):
         return model  # not served, or busy
     return replace(model, answer=read_answer(slots), depth=read_depth(slots))
@@ -158,9 +169,14 @@ def _left(until: float) -> float:
 
 
 def _metrics(lane: dict[str, Any], model: str, until: float) -> str:
+    content = router.fetch(lane, "GET", f"/metrics?{_query(model)}", timeout=_left(until))
+    return content.decode(errors="replace")
+
+
+def _query(model: str) -> str:
     # Without autoload=false the look itself would load a model that has just been evicted.
-    query = urllib.parse.urlencode({"model": model, "autoload": "false"})
-    return router.fetch(lane, "GET", f"/metrics?{query}", timeout=_left(until)).decode(errors="replace")
+    asked = {"model": called(model), "autoload": "false"}
+    return urllib.parse.urlencode(asked, errors="replace")
 
 
 def read_metrics(text: str) -> dict[str, float]:
@@ -185,7 +201,7 @@ def canary(lane: dict[str, Any], model: str, tokens: int, timeout: float = 60) -
     Never loads: a model that was evicted meanwhile gives an error.
     """
     body = {
-        "model": model,
+        "model": called(model),
         "prompt": "Count from one to twenty in words.",
         "n_predict": tokens,
         "ignore_eos": True,

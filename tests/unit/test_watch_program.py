@@ -300,6 +300,15 @@ def test_it_unloads_through_the_router(watch: program.Watch, router: Router) -> 
     assert ("POST /models/unload", {"model": "big"}) in router.asked
 
 
+def test_it_unloads_by_the_routers_own_name(watch: program.Watch, router: Router) -> None:
+    router.answers["POST /models/unload"] = {"success": True}
+    router.answers["GET /models"] = states(**{"my  model": "loaded"})
+    (model,) = signals.router_models(watch.lane)
+    router.answers["GET /models"] = states(**{"my  model": "unloaded"})
+    assert watch._perform(Action("unload", "memory", model.name), Unit()).error == ""
+    assert ("POST /models/unload", {"model": "my  model"}) in router.asked
+
+
 def test_canaries_go_one_after_the_other_and_one_that_fails_says_nothing(
     watch: program.Watch, router: Router
 ) -> None:
@@ -495,6 +504,14 @@ def test_figures_for_prometheus(name: str) -> None:
     assert 'gb10_lane_state{state="healthy"} 1' in text
     assert "gb10_memory_available_bytes 2097152" in text
     assert 'gb10_watch_actions_total{action="restart"} 2' in text
+
+
+def test_two_names_that_look_alike_make_one_figure() -> None:
+    now, verdict = verdict_of("a b")
+    config = {"settings": {"baselines": {}, "reserve_mib": 1}}
+    text = report.prometheus(replace(now, models=now.models * 2), verdict, config, {})
+    samples = [line.rpartition(" ")[0] for line in text.splitlines()]
+    assert samples.count('gb10_model_accelerated{model="a b"}') == 1
 
 
 def test_the_record_has_a_bound_and_outlives_a_power_cut(

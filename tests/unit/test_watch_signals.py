@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,22 @@ def test_names_of_models_are_quoted(router: Router, lane: dict[str, Any]) -> Non
     router.answers["GET /models"] = states(**{name: "loaded"})
     signals.router_models(lane)
     assert router.lines[1] == "GET /metrics?model=a%2Fb+c%26autoload%3Dtrue%23%C3%BC&autoload=false"
+
+
+@pytest.mark.parametrize("name", ["my  model", "mo\u00a0del", "tab\tname", "x" * 201])
+def test_a_name_that_is_shown_otherwise_is_asked_by_its_own(
+    router: Router, lane: dict[str, Any], name: str
+) -> None:
+    router.answers["GET /models"] = states(**{name: "loaded"})
+    query = urllib.parse.urlencode({"model": name, "autoload": "false"})
+    router.answers[f"GET /metrics?{query}"] = BUSY
+    router.answers[f"GET /slots?{query}"] = [SLOT]
+    router.answers["POST /completion?autoload=false"] = {"timings": {"predicted_per_second": 39.5}}
+    (model,) = signals.router_models(lane)
+    assert model.name == signals.clean(name) != name
+    assert (model.tokens, model.answer) == (0.0, (129, 17))
+    assert signals.canary(lane, model.name, 32) == 39.5
+    assert router.asked[-1][1]["model"] == name
 
 
 def test_a_canary_asks_without_loading(router: Router, lane: dict[str, Any]) -> None:
