@@ -27,6 +27,8 @@ from typing import Any
 
 LOOK_TIMEOUT_SECONDS = 60
 PAUSE_SECONDS = 2
+# Docker ends its errors with a hint to its own help, an abort with the calls that led to it.
+_TELLS_NOTHING = re.compile(r"docker run --help|\[0x[0-9a-f]+\]$|^Aborted")
 
 
 def listed_devices(output: str) -> list[str]:
@@ -56,9 +58,9 @@ def look_command(lane: dict[str, Any]) -> list[str]:
 def reason_against(lane: dict[str, Any], status: int, output: str, errors: str) -> tuple[str, bool]:
     """Why the lane must not start, or an empty text when it may; and whether waiting can help."""
     device = lane["device"]
-    # Docker ends its errors with a hint to its own help.
-    lines = [line for line in errors.splitlines() if line.strip() and "docker run --help" not in line]
-    last_line = lines[-1] if lines else "no message"
+    lines = [line for line in errors.splitlines() if line.strip()]
+    telling = [line for line in lines if not _TELLS_NOTHING.search(line)]
+    last_line = (telling or lines or ["no message"])[-1]
     if "No such image" in errors or "Unable to find image" in errors:
         return f"image {lane['image']} is not on this host: run the deploy again", False
     if 'device driver "cdi"' in errors and status == 125:

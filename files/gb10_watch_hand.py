@@ -53,6 +53,7 @@ _NOT_THE_PROBE = re.compile(
     r"|No space left on device",
     re.IGNORECASE | re.MULTILINE,
 )
+_CALL = re.compile(r"\[0x[0-9a-f]+\]$|^Aborted")
 # The probe's program was found, and the driver's library was not.
 _NO_LIBRARY = "error while loading shared libraries"
 ABORTED = 134  # by itself: llama.cpp does so, with its reason, where a device answers no more
@@ -113,7 +114,10 @@ def hanging(key: tuple[str, ...] | None = None) -> bool:
 
 def judge_probe(status: int | None, output: str, expect: str) -> dict[str, str]:
     """What a probe's exit status and output say: "no" only where its own program ran and spoke."""
-    last = one_line((output.strip().splitlines() or ["no output"])[-1])
+    lines = output.strip().splitlines()
+    # Below what an abort says are the calls that led to it.
+    telling = [line for line in lines if line.strip() and not _CALL.search(line)]
+    last = one_line((telling or lines or ["no output"])[-1])
     if status == 0 and re.search(expect, output):
         return {"answer": "yes", "text": last}
     ran = status is not None and output.strip() and not _NOT_THE_PROBE.search(output)

@@ -139,7 +139,7 @@ def _model_reasons(history: History, model: Model, now: Observation, settings: S
         yield Reason(
             f"model.failed:{name}",
             DEGRADED,
-            f"{name} died or did not load{often}: the lane's journal says why",
+            f"{name} died or did not load{often}: the next request tries again, the lane's journal says more",
         )
     if model.file_gone:
         yield Reason(

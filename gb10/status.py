@@ -67,7 +67,8 @@ class WatchStatus(_Part):
 def status_json(box: Desired, said: Mapping[str, Any]) -> dict[str, Any]:
     """One object: ``said`` is the answer of `BoxStatus`. Memory in MiB, speed in tok/s, ages in seconds.
 
-    ``state`` is the watch's word, or ``unknown`` where no watch has looked within a minute.
+    ``state`` is the watch's word, ``unknown`` where no watch has looked within a minute, and ``failed`` where
+    the unit rests and the watch does not say so yet.
     """
     status, odd = None, ""
     try:
@@ -77,13 +78,18 @@ def status_json(box: Desired, said: Mapping[str, Any]) -> dict[str, Any]:
         odd = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     fresh = said["watch"]["active"] == "active" and (said["status_age_seconds"] or 0) < 60
     now = status if fresh else None
+    state, reasons = (now.state, [reason.text for reason in now.reasons]) if now else ("unknown", [])
+    # The watch waits before it calls a stop a fault: somebody may be at work. Who asks here is told at once.
+    resting = said["lane"]["active"] in ("inactive", "failed") and not said["deploy"]
+    if state == "healthy" and resting:
+        state, reasons = "failed", [f"the unit is {said['lane']['active']}"]
     models = _models(box, said, now)
     planned = [model["planned_mib"] for model in models if model["state"] in ("loaded", "sleeping")]
     plan = box.plan
     return {
-        "state": now.state if now else "unknown",
+        "state": state,
         "since": now.since if now else None,
-        "reasons": [reason.text for reason in now.reasons] if now else [],
+        "reasons": reasons,
         "deploy": said["deploy"],
         "lane": {
             "unit": box.unit,

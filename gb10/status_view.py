@@ -70,6 +70,8 @@ def _facts(status: Mapping[str, Any]) -> Table:
 def _lane(lane: Mapping[str, Any]) -> Text:
     if not lane["enabled"] and lane["active"] == "inactive":
         return Text(f"there is no {lane['unit']} on this box", style="yellow")
+    if lane["active"] in ("inactive", "failed"):
+        return Text(f"{lane['unit']} {lane['active']}: systemctl start {lane['unit']} starts it", style="red")
     since = "" if lane["seconds"] is None else f" for {duration(lane['seconds'])}"
     return Text(
         f"{lane['unit']} {lane['active']}{since} on {lane['address']}, {lane['restarts']} restarts by systemd"

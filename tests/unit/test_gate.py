@@ -93,9 +93,12 @@ def test_the_drivers_library_is_missing() -> None:
 
 
 def test_the_stand_in_is_down() -> None:
-    reason, waits = gate.reason_against(LANE, 134, "", "Remote RPC server crashed\nAborted (core dumped)\n")
-    assert "ended with 134: Aborted (core dumped)" in reason
+    calls = "llama-server(+0x7ab991) [0x560f82aab991]\n/lib/libc.so.6(+0x29ca8) [0x7f74e70f9ca8]\n"
+    errors = f"ggml-rpc.cpp:547: Failed to connect to 172.17.0.1:50052\n\n{calls}Aborted (core dumped)\n"
+    reason, waits = gate.reason_against(LANE, 134, "", errors)
+    assert reason.endswith("ended with 134: ggml-rpc.cpp:547: Failed to connect to 172.17.0.1:50052")
     assert waits
+    assert gate.reason_against(LANE, 134, "", calls)[0].endswith("[0x7f74e70f9ca8]")
 
 
 DOCKER = "docker: Error response from daemon: "

@@ -193,6 +193,17 @@ def test_another_image_and_another_watch_are_told() -> None:
     assert "another version than described" in text
 
 
+@pytest.mark.parametrize("active", ["inactive", "failed"])
+def test_a_lane_that_rests_is_never_green(active: str) -> None:
+    healthy = {**said()["status"], "state": "healthy", "reasons": []}
+    found = status_json(BOX, said(status=healthy, lane=UNIT | {"active": active}))
+    assert (found["state"], found["reasons"]) == ("failed", [f"the unit is {active}"])
+    assert f"systemctl start {BOX.unit} starts it" in screen(found, 160)
+    # A deploy does that, and starts it again.
+    at_work = said(status=healthy, lane=UNIT | {"active": active}, deploy={"who": "me", "since": "now"})
+    assert status_json(BOX, at_work)["state"] == "healthy"
+
+
 def test_no_container() -> None:
     assert "no container runs" in screen(status_json(BOX, said(image="")))
 

@@ -287,3 +287,12 @@ def test_an_answer_that_is_none(listener: socket.socket, tmp_path: Path, answer:
     threading.Thread(target=once, daemon=True).start()
     with pytest.raises((ValueError, OSError)):
         ask_hand(str(tmp_path / "hand"), "probe", 5)
+
+
+def test_what_an_abort_says_stands_above_its_calls() -> None:
+    output = (
+        "ggml-rpc.cpp:547: Failed to connect to 172.17.0.1:50052\n\n"
+        "llama-server(+0x7ab991) [0x560f82aab991]\nllama-server(+0x4cc21) [0x560f8234cc21]\nAborted\n"
+    )
+    said = program.judge_probe(134, output, "RPC0: ")
+    assert said == {"answer": "no", "text": "ggml-rpc.cpp:547: Failed to connect to 172.17.0.1:50052"}
