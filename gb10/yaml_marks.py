@@ -45,9 +45,12 @@ def load_marked(path: Path) -> Marked:
     name = shown(path)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput([Fault(name, f"cannot be read ({reason})", f"put the file at {path}")]) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise BadInput([Fault(f"{name}:{line}", "is not UTF-8", "save the file as UTF-8")]) from error
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+        raise BadInput([Fault(name, what, f"put the file at {path}")]) from error
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()

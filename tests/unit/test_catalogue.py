@@ -132,6 +132,13 @@ def test_a_missing_file_is_a_fault(tmp_path: Path) -> None:
         load_catalogue(tmp_path / "none.yaml", OPTIONS)
 
 
+def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_bytes(b"models:\n  # caf\xe9\n")
+    with pytest.raises(BadInput, match=r"models\.yaml:2: is not UTF-8: save the file as UTF-8"):
+        load_catalogue(path, OPTIONS)
+
+
 @pytest.mark.parametrize(
     ("entry", "part"),
     [
