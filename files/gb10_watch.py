@@ -131,7 +131,8 @@ class Watch:
                 # A look takes seconds. Whoever has stopped or started the lane meanwhile keeps what he has.
                 same = (unit.active, unit.invocation) == (judged.active, judged.invocation)
                 if not same and unit.active != "unknown":
-                    return Done("restart", "", f"the unit has changed meanwhile, and is {unit.active} now")
+                    error = f"the unit has changed meanwhile, and is {unit.active} now"
+                    return Done("restart", "", error, left=True)
             answer = ask_hand(self.config["socket"], action.kind, ACTION_SECONDS)
             error = "" if answer.get("answer") == "yes" else str(answer.get("text") or "no reason given")
         except (OSError, ValueError, router.RouterError) as fault:

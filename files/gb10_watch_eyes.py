@@ -260,7 +260,7 @@ class Eyes:
             self.container, self.cgroup = found or ("", "")
             # What was seen in another container is nothing, and the new one is looked at now.
             self.probe, self._due["probe"] = None, 0.0
-            self._models = ()
+            self._models, self.children = (), {}
         return self.container != before
 
     def _find_children(self) -> None:

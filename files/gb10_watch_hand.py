@@ -194,7 +194,9 @@ class Hand:
             # Its number would be forgotten when this program ends, and there would be no bound.
             path = self.config["restarts_file"]
             return {"answer": "no", "text": f"a restart cannot be counted ({path}: {error.strerror})"}
-        _, state = run(["systemctl", "is-active", self.unit], 30)
+        status, state = run(["systemctl", "is-active", self.unit], 30)
+        if status is None:
+            return {"answer": "no", "text": one_line(state)}
         # The unit's start limit is there for crashes: it must not count these.
         run(["systemctl", "reset-failed", self.unit], 30)
         # One that somebody has stopped, or is stopping, systemd itself leaves as it is.

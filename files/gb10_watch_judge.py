@@ -20,6 +20,7 @@ HOLD_SECONDS = 600  # how long an event (an OOM kill, a driver error) is a reaso
 MOST_EVENTS = 20  # that are reasons at a time, the latest: a storm of them fills no screen
 HOUR = 3600
 AGAIN = frozenset({125, 132, 134, 135, 136, 137, 139})  # RestartForceExitStatus of the lane's unit
+LIMIT_CRASHES, LIMIT_SECONDS = 4, 600  # its StartLimitBurst (less the first start), StartLimitIntervalSec
 ENDED = 143  # by SIGTERM, as a stop does it; systemd does not start it again after that either
 OUT_SECONDS = 30  # an ask that is still out belongs to a silence no older than this
 OWN_START_SECONDS = 15  # after a crash: the start that follows is systemd's own
@@ -121,6 +122,8 @@ def _others_work(history: History, now: Observation) -> tuple[History, str]:
         return history, ""  # what changes meanwhile may be the action's
     unit, before = now.unit, history
     history = replace(history, invocation=unit.invocation or history.invocation)
+    if any(done.left for done in now.done):
+        return replace(history, recovery=None, attempts=history.attempts[:-1]), ""
     if history.recovery is not None and any(done.kind == "restart" for done in now.done):
         history = replace(history, recovery=replace(history.recovery, ended=True))
     if _was_stopped(history, now) and not history.stopped:
@@ -145,10 +148,12 @@ def _was_stopped(history: History, now: Observation) -> bool:
     unit = now.unit
     if unit.active != "failed":
         return unit.active == "inactive" and unit.result == "success"
-    # What the main process ended with is of this start only if it has run in it.
+    # What the main process ended with is of this start only if it has run in it. After so many crashes it was
+    # systemd that gave up.
     ran = history.ran == unit.invocation != ""
+    gave_up = len([at for at in history.crashes if now.at - at < LIMIT_SECONDS]) >= LIMIT_CRASHES
     forced = unit.result == "exit-code" and unit.status in (*AGAIN, ENDED)
-    return unit.result in ("signal", "core-dump", "timeout") or (ran and forced)
+    return unit.result in ("signal", "core-dump", "timeout") or (ran and forced and not gave_up)
 
 
 def _let_go(history: History, text: str) -> tuple[History, str]:

@@ -105,11 +105,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Done:
-    """An action that has ended. ``error`` is empty when it did what it should."""
+    """An action that has ended. ``error`` is empty when it did what it should. ``left``: it was not begun,
+    since the unit had changed."""
 
     kind: str
     target: str
     error: str = ""
+    left: bool = False
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def _facts(status: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     lane, image, watch = status["lane"], status["image"], status["watch"]
     # Text: what a box says must not be read as markup.
-    table.add_row("lane", _lane(lane))
+    table.add_row("lane", _lane(lane, by_hand=not status["deploy"]))
     if status["deploy"]:
         table.add_row("deploy", Text(under_way(status["deploy"]), style="yellow"))
     if status["router"]:
@@ -67,10 +67,10 @@ def _facts(status: Mapping[str, Any]) -> Table:
     return table
 
 
-def _lane(lane: Mapping[str, Any]) -> Text:
+def _lane(lane: Mapping[str, Any], by_hand: bool) -> Text:
     if not lane["enabled"] and lane["active"] == "inactive":
         return Text(f"there is no {lane['unit']} on this box", style="yellow")
-    if lane["active"] in ("inactive", "failed"):
+    if lane["active"] in ("inactive", "failed") and by_hand:
         return Text(f"{lane['unit']} {lane['active']}: systemctl start {lane['unit']} starts it", style="red")
     since = "" if lane["seconds"] is None else f" for {duration(lane['seconds'])}"
     return Text(

@@ -325,8 +325,8 @@ def _message_of(events: Iterator[Mapping[str, Any]]) -> dict[str, Any]:
                 call = calls.setdefault(int(piece["index"]), {"type": "function", "function": {}})
                 if piece.get("id"):
                     call["id"] = piece["id"]
-                for key, text in piece.get("function", {}).items():
-                    call["function"][key] = call["function"].get(key, "") + text
+                for key, text in (piece.get("function") or {}).items():
+                    call["function"][key] = call["function"].get(key, "") + (text or "")
             reason = choice.get("finish_reason") or reason
     if reason is None:
         raise ValueError("no end")

@@ -157,32 +157,34 @@ def _missing(step: Step, content: str) -> str:
         return "an empty answer"
     for one in step.text:
         choices = [one] if isinstance(one, str) else one
-        if _place(choices, text) is None:
+        if not _places(choices, text):
             return f"the answer does not say {' or '.join(choices)}"
-    said = {name: (_place([name], text), _place(choices, text)) for name, choices in step.pairs.items()}
-    for name, (named, value) in said.items():
-        if named is None or value is None:
-            return f"the answer does not say {name}, and {' or '.join(step.pairs[name])}"
-    # Whichever comes first in a pair, the pairs come in one order.
-    names, values = (sorted(said, key=lambda name: said[name][which] or 0) for which in (0, 1))
-    return "" if names == values else f"the answer has {' and '.join(names)} the wrong way round"
+    named = {name: _places([name], text) for name in step.pairs}
+    values = {name: _places(choices, text) for name, choices in step.pairs.items()}
+    for name, choices in step.pairs.items():
+        if not named[name] or not values[name]:
+            return f"the answer does not say {name}, and {' or '.join(choices)}"
+    # Whichever comes first in a pair, the pairs come in one order. The names may stand above all of them.
+    orders = [sorted(named, key=lambda name: named[name][which]) for which in (0, -1)]
+    if sorted(values, key=lambda name: values[name][0]) not in orders:
+        return f"the answer has {' and '.join(step.pairs)} the wrong way round"
+    return ""
 
 
-def _place(choices: Sequence[str], text: str) -> int | None:
-    """Where the first of the choices stands in a text, as a word or a number of its own; None: nowhere."""
-    found = [match.start() for choice in choices if (match := _alone(choice.casefold()).search(text))]
-    return min(found, default=None)
+def _places(choices: Sequence[str], text: str) -> list[int]:
+    """Where the choices stand in a text, each as a word or a number of its own."""
+    return sorted(match.start() for choice in choices for match in _alone(choice.casefold()).finditer(text))
 
 
 def _alone(choice: str) -> re.Pattern[str]:
     before = after = ""
-    # 23 is neither in 230 nor in 1,23 nor in -23, but it is in 23.00 and in 23°C.
+    # 23 is neither in 230 nor in 1,23 nor in -23, but it is in 23.00 and in 23°C, and 55.4 in 55.40.
     if choice[0].isdigit():
         before = r"(?<!\d)(?<!\d[.,:])(?<!(?<!\w)-)"
     elif choice[0].isalpha():
         before = r"(?<!\w)"
     if choice[-1].isdigit():
-        after = r"(?:[.,]0+)?(?!\d|[.,:]\d)"
+        after = (r"0*" if "." in choice else r"(?:[.,]0+)?") + r"(?!\d|[.,:]\d)"
     elif choice[-1].isalpha():
         after = r"(?!\w)"
     return re.compile(before + re.escape(choice) + after)

@@ -105,6 +105,17 @@ def test_calls_in_pieces(server: Router) -> None:
     assert connected(server).chat("tiny-a", [], 4)["tool_calls"] == calls
 
 
+def test_pieces_that_are_null_are_none(server: Router) -> None:
+    pieces = [
+        {"index": 0, "id": "1", "function": {"name": "f", "arguments": None}},
+        {"index": 0, "function": None},
+    ]
+    events = [{"choices": [{"delta": {"content": None, "tool_calls": [piece]}}]} for piece in pieces]
+    server.answers[CHATS] = stream(*events, {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    (call,) = connected(server).chat("tiny-a", [], 4)["tool_calls"]
+    assert call["function"] == {"name": "f", "arguments": ""}
+
+
 @pytest.mark.parametrize(
     "events",
     [

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from gb10_watch_judge import AGAIN
+from gb10_watch_judge import AGAIN, LIMIT_CRASHES, LIMIT_SECONDS
 from gb10_watch_kernel import kernel_events
 from gb10_watch_state import DEGRADED, FAILED, HEALTHY, Action, Done, Event, Model, Probe, Unit, Verdict
 
@@ -642,6 +642,51 @@ def test_a_refusal_of_the_gate_after_a_router_that_was_killed_is_no_stop(lane: L
     lane.unit = Unit("failed", "exit-code", invocation="second", status=137)
     lane.see(done=(Done("restart", "REFUSING"),), models=(), probe=None, container="")
     lane.until(acts("restart"), models=(), probe=None, container="")
+
+
+def test_somebodys_own_start_just_before_a_restart_is_theirs(lane: Lane) -> None:
+    lane.change(holder="")
+    lane.until(acts("restart"))
+    lane.see(busy=True)
+    lane.unit = replace(lane.unit, invocation="theirs", since=lane.at)
+    lane.see(done=(Done("restart", "", "the unit has changed meanwhile", left=True),))
+    first, began = len(lane.verdicts), lane.at
+    lane.until(acts("restart"))
+    assert lane.at - began >= 55, "their work is left alone while it settles"
+    assert all(not verdict.recovered for verdict in lane.verdicts[first:])
+
+
+def test_a_start_of_somebody_that_fails_is_not_tried_again(lane: Lane) -> None:
+    lane.change(holder="")
+    lane.until(acts("restart"))
+    lane.see(busy=True)
+    lane.unit = Unit("failed", "exit-code", invocation="theirs", status=1)
+    first = len(lane.verdicts)
+    lane.see(
+        done=(Done("restart", "", "the unit has changed meanwhile", left=True),), models=(), container=""
+    )
+    lane.see_for(600, models=(), probe=None, container="")
+    assert not any(verdict.actions for verdict in lane.verdicts[first:])
+
+
+def test_a_crash_loop_that_systemd_gave_up_is_nobodys_stop(lane: Lane) -> None:
+    lane.change(holder="")
+    lane.until(acts("restart"))
+    lane.see(busy=True)
+    lane.restarted()
+    lane.see(done=(Done("restart", ""),), models=(), router_fault="refused", probe=None)
+    for _ in range(4):
+        lane.unit = replace(lane.unit, restarts=lane.unit.restarts + 1)
+        lane.see(models=(), router_fault="refused", probe=None)
+    lane.unit = replace(lane.unit, active="failed", result="exit-code", status=134)
+    verdict = lane.see(models=(), probe=None, container="")
+    assert verdict.recovered != "somebody has stopped the lane"
+
+
+def test_the_start_limit_is_the_unit_files() -> None:
+    text = (TOP / "templates/lane.service.j2").read_text()
+    assert f"StartLimitIntervalSec={LIMIT_SECONDS}\n" in text
+    assert f"StartLimitBurst={LIMIT_CRASHES + 1}\n" in text
 
 
 def test_the_unit_files_own_restarts_are_known() -> None:
