@@ -172,7 +172,7 @@ def test_the_result_says_what_was_measured(
     assert result.presets == box.presets_digest
     assert result.llama.commit == box.data.llama_commit
     assert result.driver
-    assert set(result.plan["models"]) == {"tiny-a", "tiny-b", "small-c"}
+    assert set(result.plan.models) == {"tiny-a", "tiny-b", "small-c"}
 
 
 def test_a_baseline_is_what_the_watch_reads(measured: tuple[Path, Path, str]) -> None:
