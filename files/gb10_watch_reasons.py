@@ -12,6 +12,7 @@ from gb10_watch_actions import proven, stop_waits, unload_candidate
 from gb10_watch_speed import slow_reason
 from gb10_watch_state import DEGRADED, FAILED, Event, History, Model, Observation, Reason, Settings
 
+HEALED_SECONDS = 4.0  # less than a look: a death that two looks have seen
 DEATH_SECONDS = 600  # the window in which a model's deaths are counted
 HUNG_SECONDS = 20  # a router that answered before and does not now
 SILENT_SECONDS = 300  # a model that gives no figures: a long prompt may keep it from that for a while
@@ -140,6 +141,9 @@ def _model_reasons(history: History, model: Model, now: Observation, settings: S
             f"model.failed:{name}",
             DEGRADED,
             f"{name} died or did not load{often}: the next request tries again, the lane's journal says more",
+            # llama.cpp kills one that does not end when another takes its place, and calls it failed just so:
+            # once, and loaded again by the next look, that is no state. Again, it is.
+            0.0 if often else HEALED_SECONDS,
         )
     if model.file_gone:
         yield Reason(

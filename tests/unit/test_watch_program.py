@@ -194,6 +194,9 @@ def test_a_hostile_name_is_only_a_name(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        now = iter((1000.0, 1005.0))
+        watch.clock = lambda: next(now)
+        watch.look()
         assert watch.look().state == "degraded"
         lines = heard.recv(65536).decode().splitlines()
     assert [line.partition("=")[0] for line in lines] == ["READY", "WATCHDOG", "STATUS"]
@@ -447,9 +450,11 @@ def test_a_state_that_nobody_knows_is_none(tmp_path: Path) -> None:
 def test_what_was_told_is_not_told_again_after_a_restart(
     watch: program.Watch, router: Router, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    watch.clock = lambda: 1000.0
+    now = iter((995.0, 1000.0))
+    watch.clock = lambda: next(now)
     failed = {"id": "big", "status": {"value": "unloaded", "failed": True}}
     router.answers["GET /models"] = {"data": [failed]}
+    watch.look()
     assert watch.look().state == "degraded"
     since = written(tmp_path)["since"]
     assert "healthy -> degraded" in capsys.readouterr().out
