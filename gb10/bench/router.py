@@ -143,10 +143,10 @@ class Router:
     def _worked(self, model: str) -> Work | None:
         try:
             text = self._read("GET", f"/metrics?model={quote(model, safe='')}&autoload=false").decode()
-            found = [float(figure) for figure in _COUNTERS.findall(text)]
+            found = [_finite(figure) for figure in _COUNTERS.findall(text)]
         except (RouterFault, ValueError):
             return None
-        if len(found) != 2 or not all(map(math.isfinite, found)):
+        if len(found) != 2:
             return None
         return Work(sum(found), sum(10.0 ** (len(str(int(one))) - 6) for one in found if one >= 1e6))
 
@@ -186,8 +186,8 @@ class Router:
             done = Completion(
                 int(timings["prompt_n"]),
                 int(timings["predicted_n"]),
-                _speed(timings["prompt_per_second"]),
-                _speed(timings["predicted_per_second"]),
+                _finite(timings["prompt_per_second"]),
+                _finite(timings["predicted_per_second"]),
                 first,
                 seconds,
             )
@@ -219,7 +219,7 @@ class Router:
         }
         try:
             return _message_of(self.stream("/v1/chat/completions", body))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise RouterFault("the chat completion has no choice: is this llama.cpp?") from None
 
     def ask(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> Any:
@@ -334,11 +334,11 @@ def _message_of(events: Iterator[Mapping[str, Any]]) -> dict[str, Any]:
     return {"role": "assistant", "content": "".join(content), **made, "finish_reason": reason}
 
 
-def _speed(value: Any) -> float:
-    speed = float(value)
-    if not math.isfinite(speed):
-        raise ValueError(speed)
-    return speed
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(number)
+    return number
 
 
 def _message(content: bytes) -> str:

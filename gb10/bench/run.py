@@ -128,12 +128,17 @@ def _kept(bench: Bench, model: str, part: str, found: ModelResult) -> Iterator[N
     try:
         yield
     except PyinfraError as error:
-        found.faults.append(f"{part}: {error}")
-        bench.show.line(f"{model} {part}: {error}")
+        _fault(bench, model, found, f"{part}: {error}")
         try:
             bench.router.states()
         except RouterFault as gone:
             raise Ended(f"the router no longer answers: {gone}") from None
+
+
+def _fault(bench: Bench, model: str, found: ModelResult, text: str) -> None:
+    """A line in the model's result, and on the screen."""
+    found.faults.append(text)
+    bench.show.line(f"{model} {text}")
 
 
 @contextmanager
@@ -220,9 +225,8 @@ def _keep_rows(
         if not row.failures:
             continue
         why = "; ".join(row.reasons) or "no reason"
-        fault = f"{row.clients} x {row.prompt_tokens} tokens: {row.failures} failed: {why}"
-        found.faults.append(f"{what}: {fault}")
-        bench.show.line(f"{model} {what}: {fault}")
+        failed = f"{row.clients} x {row.prompt_tokens} tokens: {row.failures} failed: {why}"
+        _fault(bench, model, found, f"{what}: {failed}")
         bench.router.states()
     if any(not row.skipped for row in into):
         _where(bench, model, what, found)
@@ -295,8 +299,7 @@ def _tried(
             verdicts[task.name] = one(task)
         except RouterFault as error:
             _still_there(bench, model, str(error))
-            found.faults.append(f"{part}, {task.name}: {error}")
-            bench.show.line(f"{model} {found.faults[-1]}")
+            _fault(bench, model, found, f"{part}, {task.name}: {error}")
             continue
         yield Rate.of_tasks(verdicts, len(wanted))
 

@@ -201,14 +201,19 @@ def test_one_slot_is_said_and_is_no_fault(server: Router) -> None:
     assert "one slot" in made.show.lines[0]
 
 
-@pytest.mark.parametrize("part", ["speed", "clients"])
-def test_a_figure_beside_somebody_else_is_none(
-    server: Router, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def somebody_is_at(server: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody is answered by b for longer than a bench waits."""
     monkeypatch.setattr("gb10.bench.residents.AGAIN_SECONDS", 0.01)
     monkeypatch.setattr("gb10.bench.residents.WAIT_SECONDS", 0.05)
     server.models.states["b"] = "loaded"  # type: ignore[attr-defined]
     server.answers["GET /slots?model=b&autoload=false"] = [{"is_processing": True}]
+
+
+@pytest.mark.parametrize("part", ["speed", "clients"])
+def test_a_figure_beside_somebody_else_is_none(
+    server: Router, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    somebody_is_at(server, monkeypatch)
     into = result()
     bench_model(bench(server, options=options(part)), "a", into)
     found = into.models["a"]
@@ -266,10 +271,7 @@ def test_counters_of_six_digits_accuse_nobody(server: Router) -> None:
 def test_a_model_that_answers_somebody_is_not_unloaded(
     server: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gb10.bench.residents.AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr("gb10.bench.residents.WAIT_SECONDS", 0.05)
-    server.models.states["b"] = "loaded"  # type: ignore[attr-defined]
-    server.answers["GET /slots?model=b&autoload=false"] = [{"is_processing": True}]
+    somebody_is_at(server, monkeypatch)
     into = result()
     bench_model(bench(server, options=options("load")), "a", into)
     assert server.models.loaded == ["b"]  # type: ignore[attr-defined]

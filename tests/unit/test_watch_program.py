@@ -556,6 +556,22 @@ def test_a_command_is_told_on_its_standard_input(tmp_path: Path) -> None:
     assert json.loads(wait_for(out, "}")) == {"state": "failed", "reasons": ["$(id)"]}
 
 
+def output_of(program: str, *arguments: str) -> str:
+    """What a program prints beside the watch's files.
+
+    In a process of its own: gevent's subprocess, which pyinfra brings in here, knows no such bound.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=TOP / "files",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
 HANGING = """
 import time
 import gb10_watch_report as report
@@ -570,18 +586,10 @@ time.sleep(1)
 
 
 def test_a_command_that_fails_or_hangs_holds_nothing_up() -> None:
-    # In a process of its own: gevent's subprocess, which pyinfra brings in here, knows no such bound.
-    done = subprocess.run(
-        [sys.executable, "-c", HANGING],
-        cwd=TOP / "files",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "told in 0 s" in done.stdout
-    assert "a notification was dropped" in done.stdout
-    assert "the notification by command has failed (TimeoutExpired)" in done.stdout
+    output = output_of(HANGING)
+    assert "told in 0 s" in output
+    assert "a notification was dropped" in output
+    assert "the notification by command has failed (TimeoutExpired)" in output
 
 
 LEFT = """
@@ -596,15 +604,8 @@ time.sleep(2)
 
 
 def test_nothing_is_left_of_a_command_that_hangs(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT, str(tmp_path / "pids")],
-        cwd=TOP / "files",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout.count("(TimeoutExpired)") == 3
+    output = output_of(LEFT, str(tmp_path / "pids"))
+    assert output.count("(TimeoutExpired)") == 3
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     left = [pid for pid in pids if signals.arguments_of(pid)]  # one that has only not been reaped has none
     for pid in left:
@@ -643,18 +644,11 @@ time.sleep(1)
 
 
 def test_a_webhook_that_drips_has_a_bound_and_holds_no_command_up(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", DRIPPING, str(tmp_path)],
-        cwd=TOP / "files",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "5 told by the command" in done.stdout
-    assert "the notification by webhook has failed (TimeoutError)" in done.stdout
-    assert "cut off" in done.stdout
-    assert "s3cret" not in done.stdout
+    output = output_of(DRIPPING, str(tmp_path))
+    assert "5 told by the command" in output
+    assert "the notification by webhook has failed (TimeoutError)" in output
+    assert "cut off" in output
+    assert "s3cret" not in output
 
 
 def test_a_webhook_is_told_and_its_url_never_shown(
