@@ -33,6 +33,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from gb10_watch_container import run_in
+
 IDLE_SECONDS = 120.0
 PROBE_SECONDS = 15.0
 AGAIN_SECONDS = 1.0
@@ -43,11 +45,10 @@ KEPT_BYTES = 512  # far more than that many times take, and less than the least 
 MOST_CONNECTIONS = 16
 # Docker, runc and what is between them speak here, and not the probe.
 _NOT_THE_PROBE = re.compile(
-    r"OCI runtime|Error response from daemon|error during connect|Cannot connect to the Docker|rpc error"
-    r"|No such container|permission denied while trying to connect"
-    r"|context (?:deadline|canceled)|unable to upgrade to"
-    # Docker's client has crashed.
-    r"|unable to find user|fatal error: |^panic: |runtime/cgo|^goroutine \d+ \["
+    r"OCI runtime|rpc error|unable to find user|No such container|container \w+ is not running"
+    r"|context (?:deadline|canceled)"
+    # One of them has crashed.
+    r"|fatal error: |^panic: |runtime/cgo|^goroutine \d+ \["
     # And what is used up says nothing of the accelerator.
     r"|out of memory|Cannot allocate memory|Cannot fork|Too many open files|Resource temporarily unavailable"
     r"|No space left on device",
@@ -124,7 +125,8 @@ def judge_probe(status: int | None, output: str, expect: str) -> dict[str, str]:
     if status in (126, 127):  # there is no such program, or none that can be run
         ran = ran and _NO_LIBRARY in output
     elif status is not None and status != ABORTED:
-        # 125 is Docker's; above 128 a signal has ended it. (255 is what nvidia-smi says without a driver.)
+        # 125 is what timeout, env and the like say of themselves; above 128 a signal has ended it. (255 is
+        # what nvidia-smi says without a driver.)
         ran = ran and status != 125 and not 128 <= status <= 192
     return {
         "answer": "no" if ran else "unknown",
@@ -179,8 +181,8 @@ class Hand:
 
     def probe(self, verb: str) -> dict[str, str]:
         probe = self.config[verb]
-        command = ["docker", "exec", self.lane["lane"], *probe["command"]]
-        return judge_probe(*run(command, PROBE_SECONDS), probe["expect"])
+        seen = run_in(self.lane["lane"], probe["command"], PROBE_SECONDS)
+        return judge_probe(*seen, probe["expect"])
 
     def restart(self) -> dict[str, str]:
         now = time.monotonic()

@@ -26,6 +26,7 @@ PROGRAMS = (
     "gb10_watch.py",
     "gb10_watch_actions.py",
     "gb10_watch_canary.py",
+    "gb10_watch_container.py",
     "gb10_watch_eyes.py",
     "gb10_watch_hand.py",
     "gb10_watch_judge.py",

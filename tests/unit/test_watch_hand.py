@@ -47,6 +47,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 0, "CUDA0: NVIDIA GB10\n" if "llama-server" in commands[-1] else "GPU 0: NVIDIA GB10\n"
 
     monkeypatch.setattr(program, "run", run)
+    monkeypatch.setattr(program, "run_in", lambda name, command, most: run(["in", name, *command], most))
     return commands
 
 
@@ -58,8 +59,8 @@ def test_the_verbs(ran: list[list[str]]) -> None:
     assert hand.answer("restart") == {"answer": "yes", "text": ""}
     assert hand.answer("stop") == {"answer": "yes", "text": ""}
     assert ran == [
-        ["docker", "exec", "llamacpp-playground", "nvidia-smi", "-L"],
-        ["docker", "exec", "llamacpp-playground", "llama-server", "--list-devices"],
+        ["in", "llamacpp-playground", "nvidia-smi", "-L"],
+        ["in", "llamacpp-playground", "llama-server", "--list-devices"],
         ["nvidia-smi", "--query-compute-apps=pid"],
         ["systemctl", "is-active", UNIT],
         ["systemctl", "reset-failed", UNIT],
@@ -79,7 +80,7 @@ def test_what_it_does_not_know_it_does_not_do(ran: list[list[str]], verb: str) -
 def test_a_loss_needs_a_second_witness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "AGAIN_SECONDS", 0.0)
     outputs = [(255, "Failed to initialize NVML: Unknown Error"), (0, "GPU 0: NVIDIA GB10")]
-    monkeypatch.setattr(program, "run", lambda *_: outputs.pop(0))
+    monkeypatch.setattr(program, "run_in", lambda *_: outputs.pop(0))
     assert program.Hand(CONFIG, LANE).answer("probe")["answer"] == "yes"
     outputs += [(255, "Failed to initialize NVML: Unknown Error")] * 2
     assert program.Hand(CONFIG, LANE).answer("probe")["answer"] == "no"
@@ -155,7 +156,7 @@ def test_a_restart_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_command_that_is_not_there_or_does_not_end() -> None:
-    assert program.run(["/nonexistent/docker"], 5) == (None, "/nonexistent/docker: No such file or directory")
+    assert program.run(["/nonexistent/smi"], 5) == (None, "/nonexistent/smi: No such file or directory")
     status, text = program.run(["sleep", "5"], 0.1)
     assert status is None
     assert "has not ended" in text
@@ -221,7 +222,7 @@ def test_a_driver_that_hangs_keeps_no_restart_away() -> None:
 
 def test_a_word_is_done_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     free, hand = threading.Event(), program.Hand(CONFIG, LANE)
-    monkeypatch.setattr(program, "run", lambda *_: free.wait(10) and (0, "GPU 0: x"))
+    monkeypatch.setattr(program, "run_in", lambda *_: free.wait(10) and (0, "GPU 0: x"))
     first = threading.Thread(target=hand.once, args=("probe",))
     first.start()
     while not hand.at_work():
