@@ -33,7 +33,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gb10_watch_container import run_in
+from gb10_watch_container import Container
 
 IDLE_SECONDS = 120.0
 PROBE_SECONDS = 15.0
@@ -140,6 +140,7 @@ class Hand:
     def __init__(self, config: dict[str, Any], lane: dict[str, Any]) -> None:
         self.config, self.lane = config, lane
         self.unit = f"{lane['lane']}.service"
+        self.container = Container(lane["lane"])
         self.restarts = self._kept()
         self._at_work: set[str] = set()
         self._lock = threading.Lock()
@@ -181,7 +182,7 @@ class Hand:
 
     def probe(self, verb: str) -> dict[str, str]:
         probe = self.config[verb]
-        seen = run_in(self.lane["lane"], probe["command"], PROBE_SECONDS)
+        seen = self.container.run(probe["command"], PROBE_SECONDS)
         return judge_probe(*seen, probe["expect"])
 
     def restart(self) -> dict[str, str]:

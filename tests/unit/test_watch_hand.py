@@ -16,6 +16,7 @@ from typing import Any
 import gb10_router
 import gb10_watch_hand as program
 import pytest
+from gb10_watch_container import Container
 from gb10_watch_eyes import ask_hand
 
 from gb10.rendering import TOP
@@ -47,7 +48,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 0, "CUDA0: NVIDIA GB10\n" if "llama-server" in commands[-1] else "GPU 0: NVIDIA GB10\n"
 
     monkeypatch.setattr(program, "run", run)
-    monkeypatch.setattr(program, "run_in", lambda name, command, most: run(["in", name, *command], most))
+    monkeypatch.setattr(Container, "run", lambda self, command, most: run(["in", self.name, *command], most))
     return commands
 
 
@@ -80,7 +81,7 @@ def test_what_it_does_not_know_it_does_not_do(ran: list[list[str]], verb: str) -
 def test_a_loss_needs_a_second_witness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "AGAIN_SECONDS", 0.0)
     outputs = [(255, "Failed to initialize NVML: Unknown Error"), (0, "GPU 0: NVIDIA GB10")]
-    monkeypatch.setattr(program, "run_in", lambda *_: outputs.pop(0))
+    monkeypatch.setattr(Container, "run", lambda *_: outputs.pop(0))
     assert program.Hand(CONFIG, LANE).answer("probe")["answer"] == "yes"
     outputs += [(255, "Failed to initialize NVML: Unknown Error")] * 2
     assert program.Hand(CONFIG, LANE).answer("probe")["answer"] == "no"
@@ -222,7 +223,7 @@ def test_a_driver_that_hangs_keeps_no_restart_away() -> None:
 
 def test_a_word_is_done_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     free, hand = threading.Event(), program.Hand(CONFIG, LANE)
-    monkeypatch.setattr(program, "run_in", lambda *_: free.wait(10) and (0, "GPU 0: x"))
+    monkeypatch.setattr(Container, "run", lambda *_: free.wait(10) and (0, "GPU 0: x"))
     first = threading.Thread(target=hand.once, args=("probe",))
     first.start()
     while not hand.at_work():
