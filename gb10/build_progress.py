@@ -11,6 +11,9 @@ _LAST = re.compile(r"^gb10: the last build took (?P<seconds>\d+) s")
 _NINJA = re.compile(r"^#\d+ (?P<at>[0-9.]+) \[(?P<done>\d+)/(?P<all>\d+)\] ")
 # How Docker says that a step failed, behind the step's whole command.
 _STATUS = re.compile(r"did not complete successfully: exit code: \d+")
+# How BuildKit says which step failed; others, whose output begins with another number, were cut off by that.
+_FAILED = re.compile(r"^#(\d+) ERROR: ")
+_OUTPUT = re.compile(r"^#(\d+) ")
 # In front of a line of output: the step's number and its seconds, or the seconds alone.
 _OWN_TIME = re.compile(r"^(#\d+ )?\d+\.\d+ ")
 # Docker's and the compilers' words for what went wrong.
@@ -62,12 +65,16 @@ class BuildProgress:
         return f", about {_clock(int(seconds))} left if it goes as the last one" if seconds > 0 else ""
 
     def failure(self, lines: list[str]) -> list[str]:
-        """The lines that name an error and the last ones of the step that failed, each once and not without
+        """The lines of the step that failed which name an error, and its last ones, each once and not without
         end, then its exit status; or the last lines of all."""
+        failed = {found[1] for line in lines if (found := _FAILED.match(line))}
         telling = [
             line
             for line in lines
-            if _TELLING.search(line) and not _NINJA.match(line) and not _STATUS.search(line)
+            if not (failed and (found := _OUTPUT.match(line)) and found[1] not in failed)
+            and _TELLING.search(line)
+            and not _NINJA.match(line)
+            and not _STATUS.search(line)
         ]
         shown = dict.fromkeys(_OWN_TIME.sub("", line)[:300] for line in telling + _last_words(lines))
         status = [found[0] for line in lines if (found := _STATUS.search(line))]

@@ -31,7 +31,7 @@ RECONNECT_SECONDS = 600  # a box that boots again is back within minutes
 PAUSE_SECONDS = 5
 QUIET_SECONDS = 5.0
 CHUNK_BYTES = 65536
-TAIL_LINES = 120
+TAIL_LINES = 1000  # the words of what failed may stand before much of what ran beside it
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,21 @@ def test_failure_shows_the_telling_lines() -> None:
     ]
 
 
+def test_failure_passes_over_the_steps_beside_it() -> None:
+    lines = [
+        "#10 1.0 <command-line>: fatal error: /missing.h: No such file or directory",
+        *(f"#11 {n}.0 Unpacking libgpg-error{n}:amd64 (1.51-4) ..." for n in range(40)),
+        '#10 ERROR: process "/bin/sh -c cmake" did not complete successfully: exit code: 1',
+        *(f"#11 {n}.0 Setting up libgpg-error{n}:amd64 (1.51-4) ..." for n in range(40)),
+        "#11 CANCELED",
+        SOLVE,
+    ]
+    assert BuildProgress().failure(lines) == [
+        "<command-line>: fatal error: /missing.h: No such file or directory",
+        "did not complete successfully: exit code: 1",
+    ]
+
+
 def test_a_step_that_names_no_error_has_its_last_words() -> None:
     lines = [
         "#5 0.1 no luck",
