@@ -67,18 +67,22 @@ class BuildProgress:
     def failure(self, lines: list[str]) -> list[str]:
         """The lines of the step that failed which name an error, and its last ones, each once and not without
         end, then its exit status; or the last lines of all."""
-        failed = {found[1] for line in lines if (found := _FAILED.match(line))}
         telling = [
             line
-            for line in lines
-            if not (failed and (found := _OUTPUT.match(line)) and found[1] not in failed)
-            and _TELLING.search(line)
-            and not _NINJA.match(line)
-            and not _STATUS.search(line)
+            for line in _of_the_failed_step(lines)
+            if _TELLING.search(line) and not _NINJA.match(line) and not _STATUS.search(line)
         ]
         shown = dict.fromkeys(_OWN_TIME.sub("", line)[:300] for line in telling + _last_words(lines))
         status = [found[0] for line in lines if (found := _STATUS.search(line))]
         return [*list(shown)[-12:], *status[-1:]] or lines[-12:]
+
+
+def _of_the_failed_step(lines: list[str]) -> list[str]:
+    """Without the output of other steps, where BuildKit says which one failed."""
+    failed = {found[1] for line in lines if (found := _FAILED.match(line))}
+    if not failed:
+        return lines
+    return [line for line in lines if not (found := _OUTPUT.match(line)) or found[1] in failed]
 
 
 def _last_words(lines: list[str]) -> list[str]:
